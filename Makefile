@@ -1,0 +1,38 @@
+# Each target is one line and sets up what it needs; `make help` lists them.
+PY := .venv/bin/python
+export PYTHONPATH := $(CURDIR):$(CURDIR)/proto
+
+help:           ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup:          ## .venv from the lock
+	@packaging/setup
+
+demo:           ## a two-node super-node on this machine: pods, pings, a shared file, QoS decisions (as root, 1 min)
+	@packaging/setup demo && $(PY) -m ubsim.demo
+
+test:           ## every test that runs on a bare machine (as root)
+	@packaging/setup test && .venv/bin/pytest
+
+test-kernel:    ## the tests that change links and mounts, in namespaces of their own
+	@packaging/setup test && packaging/in-namespaces .venv/bin/pytest -m kernel
+
+lint:           ## ruff and the import contracts
+	@packaging/setup && .venv/bin/ruff check . && .venv/bin/ruff format --check . && .venv/bin/lint-imports
+
+fmt:            ## format, and fix what ruff can
+	@packaging/setup && .venv/bin/ruff format . && .venv/bin/ruff check --fix .
+
+type:           ## mypy --strict
+	@packaging/setup && .venv/bin/mypy
+
+proto:          ## generate the stubs beside their .proto files
+	@packaging/setup && packaging/generate-stubs
+
+build:          ## dist/ub-node/: the five executables, one bundle
+	@packaging/setup build && $(PY) packaging/build.py
+
+e2e:            ## the built executables on a real node: QEMU, containerd, three NUMA nodes
+	@packaging/setup e2e && $(PY) -m e2e
+
+.PHONY: help setup demo test test-kernel lint fmt type proto build e2e

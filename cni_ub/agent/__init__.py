@@ -1,0 +1,1 @@
+"""The node agent: one warm engine behind a root-only socket."""

@@ -1,0 +1,1 @@
+"""The CSI driver: volumes that every node of a super-node shares."""

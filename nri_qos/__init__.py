@@ -1,0 +1,1 @@
+"""The NRI plugin: QoS classes and NUMA placement of containers."""

@@ -1,0 +1,1 @@
+"""ttrpc, the wire protocol under NRI, without sockets."""

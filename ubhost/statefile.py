@@ -1,0 +1,71 @@
+"""Versioned JSON files that are never seen half-written.
+
+A write goes to a temporary file in the same folder, is flushed to disk, and is renamed over the old one; then
+the folder is flushed, so that the rename survives a power cut. A file that cannot be read back (torn by another
+program, wrong version) is reported as ``Damaged``; the caller decides whether to rebuild or to refuse.
+"""
+
+import json
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+from ubhost.errors import HostFault
+
+
+class Damaged(HostFault):
+    """A state file exists, but what it says cannot be used."""
+
+
+def write(path: Path, version: int, content: dict[str, Any], *, mode: int = 0o600) -> None:
+    """Replace ``path`` by ``content`` wholly, or leave it as it was.
+
+    Raises:
+        HostFault: the folder is missing, read-only or full; the old file is untouched.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.tmp")
+    try:
+        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
+        with os.fdopen(fd, "w", encoding="utf-8") as out:
+            json.dump({"version": version, **content}, out, indent=1, sort_keys=True)
+            out.write("\n")
+            out.flush()
+            os.fsync(out.fileno())
+        temporary.replace(path)
+        _flush_folder(path.parent)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise HostFault(f"cannot write {path}: {error.strerror or error}") from error
+
+
+def read(path: Path, version: int) -> dict[str, Any] | None:
+    """Return the content of ``path``, or ``None`` if there is no such file.
+
+    Raises:
+        Damaged: it is not JSON, not an object, or of another version.
+        HostFault: it cannot be read.
+    """
+    try:
+        text = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise HostFault(f"cannot read {path}: {error.strerror or error}") from error
+    try:
+        content = json.loads(text)
+    except ValueError as error:
+        raise Damaged(f"{path} is not JSON: {error}") from error
+    if not isinstance(content, dict):
+        raise Damaged(f"{path} holds {type(content).__name__}, not an object")
+    if content.pop("version", None) != version:
+        raise Damaged(f"{path} is not of version {version}")
+    return content
+
+
+def _flush_folder(folder: Path) -> None:
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

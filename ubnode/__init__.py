@@ -1,0 +1,1 @@
+"""The command line for people: ubnode show, sim, attachments, volumes, qos."""

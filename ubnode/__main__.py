@@ -1,0 +1,49 @@
+"""``ubnode COMMAND …``: finds the command's own module and hands over.
+
+Each command lives with what it is about and is imported only when called, so that ``ubnode show`` does not pay
+for gRPC. A command module has ``main(argv: Sequence[str]) -> int``.
+"""
+
+import importlib
+import sys
+from collections.abc import Sequence
+
+from ubhost.errors import UbError
+
+COMMANDS: dict[str, tuple[str, str]] = {
+    "show": ("ubhost.cli", "what was found on this host"),
+    "sim": ("ubsim.cli", "bring a simulated super-node up or down"),
+    "attachments": ("cni_ub.cli", "which pod holds which device"),
+    "volumes": ("csi_ub.cli", "volumes on this node"),
+    "qos": ("nri_qos.cli", "QoS classes and placement of containers"),
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; return its exit code: 0 done, 1 failed, 2 usage."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(_usage())
+        return 0 if arguments else 2
+    name, *rest = arguments
+    if name not in COMMANDS:
+        print(f"ubnode: unknown command {name!r}\n\n{_usage()}", file=sys.stderr)
+        return 2
+    try:
+        return int(importlib.import_module(COMMANDS[name][0]).main(rest))
+    except UbError as error:
+        print(f"ubnode {name}: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:  # the reader of our pipe has seen enough
+        return 0
+
+
+def _usage() -> str:
+    lines = "\n".join(f"  {name:<12} {help_}" for name, (_, help_) in COMMANDS.items())
+    return f"usage: ubnode COMMAND …\n\n{lines}\n\n`ubnode COMMAND --help` tells more."
+
+
+if __name__ == "__main__":
+    sys.exit(main())
