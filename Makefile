@@ -3,7 +3,7 @@ PY := .venv/bin/python
 export PYTHONPATH := $(CURDIR):$(CURDIR)/proto
 
 help:           ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup:          ## .venv from the lock
 	@packaging/setup
@@ -11,8 +11,8 @@ setup:          ## .venv from the lock
 demo:           ## a two-node super-node on this machine: pods, pings, a shared file, QoS decisions (as root, 1 min)
 	@packaging/setup demo && $(PY) -m ubsim.demo
 
-test:           ## every test that runs on a bare machine (as root)
-	@packaging/setup test && .venv/bin/pytest
+test: test-kernel ## every test that runs on a bare machine (as root), test-kernel included
+	@packaging/setup test && .venv/bin/pytest -m "not kernel and not binary"
 
 test-kernel:    ## the tests that change links and mounts, in namespaces of their own
 	@packaging/setup test && packaging/in-namespaces .venv/bin/pytest -m kernel

@@ -24,12 +24,12 @@ def write(path: Path, version: int, content: dict[str, Any], *, mode: int = 0o60
     Raises:
         HostFault: the folder is missing, read-only or full; the old file is untouched.
     """
+    text = json.dumps({"version": version, **content}, indent=1, sort_keys=True) + "\n"
     temporary = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.tmp")
     try:
         fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
         with os.fdopen(fd, "w", encoding="utf-8") as out:
-            json.dump({"version": version, **content}, out, indent=1, sort_keys=True)
-            out.write("\n")
+            out.write(text)
             out.flush()
             os.fsync(out.fileno())
         temporary.replace(path)

@@ -1,0 +1,71 @@
+"""Configuration is strict, and names everything that is wrong at once."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import pytest
+
+from ubhost import config
+from ubhost.errors import InvalidRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    name: str
+    type: Literal["dir", "btrfs"] = "dir"
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    period: float = 1.0
+    log_level: str = "info"
+    pools: tuple[Pool, ...] = ()
+    extra: Pool | None = None
+
+
+def load(tmp_path: Path, text: str) -> Sample:
+    (tmp_path / "c.yaml").write_text(text)
+    return config.load(tmp_path / "c.yaml", Sample)
+
+
+def test_no_file_gives_the_defaults() -> None:
+    assert config.load(None, Sample) == Sample()
+
+
+def test_an_empty_file_gives_the_defaults(tmp_path: Path) -> None:
+    assert load(tmp_path, "") == Sample()
+
+
+def test_nested_values_become_dataclasses(tmp_path: Path) -> None:
+    assert load(tmp_path, "period: 2\npools: [{name: fast, type: btrfs}]\nextra: {name: e}") == Sample(
+        period=2.0, pools=(Pool("fast", "btrfs"),), extra=Pool("e")
+    )
+
+
+def test_all_errors_are_named_at_once_with_their_places(tmp_path: Path) -> None:
+    with pytest.raises(InvalidRequest) as error:
+        load(tmp_path, "perriod: 1\nperiod: soon\npools: [{type: zfs}, {name: 7}]\nextra: [1]")
+    for part in (
+        "c.yaml",
+        "$.perriod: unknown key",
+        "$.period",
+        "'soon'",
+        "$.pools[0].name: missing",
+        "$.pools[0].type",
+        "zfs",
+        "$.pools[1].name",
+        "$.extra",
+    ):
+        assert part in str(error.value)
+
+
+@pytest.mark.parametrize("text", ["- 1", "just words", "{", "a: b: c", "\x00"])
+def test_what_is_not_a_yaml_mapping_is_refused_with_the_path(tmp_path: Path, text: str) -> None:
+    with pytest.raises(InvalidRequest, match=r"c\.yaml"):
+        load(tmp_path, text)
+
+
+def test_a_missing_file_is_refused_with_its_path(tmp_path: Path) -> None:
+    with pytest.raises(InvalidRequest, match=r"none\.yaml"):
+        config.load(tmp_path / "none.yaml", Sample)
