@@ -1,0 +1,87 @@
+"""What UBSE refuses, the stand-in refuses: reference/ub.md sections 5 and 8."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from ubhost.model import Eid
+from ubhost.provider import Bandwidth
+from ubsim.ubse import Code, Rejected, Ubse, Urma
+
+MINE, YOURS = 0, 1000
+
+
+def ubse(**changes: object) -> Ubse:
+    device = Urma("urma_1", "bonding_dev_1", ("udma2", "udma3"), Eid(1))
+    return Ubse({"urma_1": replace(device, **changes)})  # type: ignore[arg-type]
+
+
+def test_a_held_device_cannot_be_allocated_again_by_anybody() -> None:
+    held = ubse().allocate("urma_1", MINE)
+    for uid in (MINE, YOURS):
+        with pytest.raises(Rejected) as caught:
+            held.allocate("urma_1", uid)
+        assert caught.value.code == Code.EXISTED
+
+
+def test_only_the_holder_may_free_or_limit() -> None:
+    held = ubse().allocate("urma_1", MINE)
+    strangers: tuple[Callable[[], object], ...] = (
+        lambda: held.free("urma_1", YOURS),
+        lambda: held.limit("urma_1", Bandwidth(8, 16), YOURS),
+        lambda: held.unlimit("urma_1", YOURS),
+    )
+    for operation in strangers:
+        with pytest.raises(Rejected) as caught:
+            operation()
+        assert caught.value.code == Code.AUTH
+
+
+def test_a_free_device_cannot_be_freed() -> None:
+    with pytest.raises(Rejected) as caught:
+        ubse().free("urma_1", MINE)
+    assert caught.value.code == Code.NOT_EXIST
+
+
+def test_an_inactive_device_cannot_be_allocated_until_it_is_activated() -> None:
+    idle = ubse(is_active=False)
+    with pytest.raises(Rejected) as caught:
+        idle.allocate("urma_1", MINE)
+    assert caught.value.code == Code.ALLOCATE
+    assert idle.activate("urma_1").allocate("urma_1", MINE).named("urma_1").holder == MINE
+
+
+@pytest.mark.parametrize("limits", [(4, 8), (8, 12), (16, 8), (0, 0)])
+def test_a_limit_is_in_steps_of_8_and_min_is_not_above_max(limits: tuple[int, int]) -> None:
+    with pytest.raises(Rejected) as caught:
+        ubse().limit("urma_1", Bandwidth(*limits), MINE)
+    assert caught.value.code == Code.RANGE
+
+
+def test_a_shared_device_cannot_be_limited() -> None:
+    shared = ubse(is_unique=False)
+    operations: tuple[Callable[[], object], ...] = (
+        lambda: shared.limit("urma_1", Bandwidth(8, 16), MINE),
+        lambda: shared.unlimit("urma_1", MINE),
+    )
+    for operation in operations:
+        with pytest.raises(Rejected) as caught:
+            operation()
+        assert caught.value.code == Code.NOT_SUPPORTED
+
+
+def test_a_limit_is_told_until_it_is_reset_or_the_device_is_freed() -> None:
+    limited = ubse().allocate("urma_1", MINE).limit("urma_1", Bandwidth(8, 16), MINE)
+    assert limited.limit_of("urma_1") == Bandwidth(8, 16)
+    for state in (limited.unlimit("urma_1", MINE), limited.free("urma_1", MINE)):
+        with pytest.raises(Rejected) as caught:
+            state.limit_of("urma_1")
+        assert caught.value.code == Code.NOT_EXIST
+
+
+def test_unknown_and_overlong_names_have_codes_of_their_own() -> None:
+    for name, code in (("urma_9", Code.NOT_EXIST), ("u" * 32, Code.RANGE)):
+        with pytest.raises(Rejected) as caught:
+            ubse().allocate(name, MINE)
+        assert caught.value.code == code
