@@ -1,0 +1,64 @@
+"""The configuration file of the driver (YAML, strict). Keys: design section 7."""
+
+import re
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Literal
+
+from ubhost.roots import Roots
+
+_NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+
+
+class PoolType(Enum):
+    """What the space of a pool lies on, and with it what the pool can do."""
+
+    DIR = "dir"
+
+
+@dataclass(frozen=True, slots=True)
+class PoolConfig:
+    """Space for volumes: the directory ``path``, which must exist unless it is the default pool."""
+
+    name: str
+    path: str
+    type: PoolType = PoolType.DIR
+
+    def __post_init__(self) -> None:
+        if not _NAME.fullmatch(self.name):
+            raise ValueError(f"pool name {self.name!r} is not a DNS label")
+        if not Path(self.path).is_absolute():
+            raise ValueError(f"path {self.path!r} of pool {self.name!r} is not absolute")
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """Another node of the super-node, and where its data services listen."""
+
+    node: str
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """Everything a driver may be told. Two pools of one name, or two peers of one node, are refused."""
+
+    pools: tuple[PoolConfig, ...] = ()
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    peers: tuple[Peer, ...] = ()
+
+    def __post_init__(self) -> None:
+        _refuse_doubles("pool", [pool.name for pool in self.pools])
+        _refuse_doubles("peer", [peer.node for peer in self.peers])
+
+
+def default_pool(roots: Roots) -> PoolConfig:
+    """Return the pool of a driver that was told of none."""
+    return PoolConfig("default", str((roots.state / "pools" / "default").absolute()))
+
+
+def _refuse_doubles(what: str, names: list[str]) -> None:
+    doubles = sorted({name for name in names if names.count(name) > 1})
+    if doubles:
+        raise ValueError(f"{what} {', '.join(doubles)} is given twice")

@@ -1,0 +1,95 @@
+"""The gRPC server on a unix socket that only root can reach.
+
+Handlers run in threads: mounts block, and one hung mount must not keep ``Probe`` waiting. Nothing here forks:
+gRPC's own threads do not survive a fork.
+"""
+
+import logging
+import os
+import socket
+import stat
+import threading
+from collections.abc import Callable
+from concurrent import futures
+from pathlib import Path
+
+import grpc
+
+from csi_ub.errors import ReasonToStatus
+from ubhost.errors import Busy, HostFault, InvalidRequest
+
+THREADS = 64  # a hung mount holds one of them at most (see csi_ub.node), 32 parallel creates must fit
+DRAIN_S = 20.0  # kubelet gives a pod 30 s between SIGTERM and SIGKILL
+_LONGEST = 107  # bytes of sun_path without its final zero
+
+log = logging.getLogger(__name__)
+
+
+def socket_path(endpoint: str) -> Path:
+    """Return the path of a ``unix:///path`` endpoint.
+
+    Raises:
+        InvalidRequest: it is something else; CSI knows no other kind of endpoint.
+    """
+    scheme, separator, rest = endpoint.partition("://")
+    if scheme != "unix" or not separator or not rest.startswith("/"):
+        raise InvalidRequest(f"endpoint {endpoint!r} is not of the form unix:///path")
+    if len(os.fsencode(rest)) > _LONGEST:
+        raise InvalidRequest(f"endpoint {endpoint!r} is longer than the {_LONGEST} bytes that a socket may have")
+    return Path(rest)
+
+
+def clear(path: Path) -> None:
+    """Remove the socket that a dead process left at ``path``.
+
+    Raises:
+        Busy: a living process answers there.
+        HostFault: the path is no socket, or its folder cannot be used.
+    """
+    try:
+        if not stat.S_ISSOCK(path.lstat().st_mode):
+            raise HostFault(f"{path} exists and is not a socket")
+    except FileNotFoundError:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o750)
+        return
+    with socket.socket(socket.AF_UNIX) as probe:
+        try:
+            probe.connect(str(path))
+        except OSError:
+            path.unlink(missing_ok=True)
+            return
+    raise Busy(f"another process serves {path}")
+
+
+class Server:
+    """A server that listens at once and stops when ``stop`` is set, after the calls in flight are answered."""
+
+    def __init__(self, path: Path, services: list[Callable[[grpc.Server], None]]) -> None:
+        """Bind the socket.
+
+        Raises:
+            Busy, HostFault: see ``clear``.
+        """
+        self.path = path
+        self.server = grpc.server(
+            futures.ThreadPoolExecutor(THREADS, thread_name_prefix="csi"), interceptors=[ReasonToStatus()]
+        )
+        for add in services:
+            add(self.server)
+        try:
+            clear(path)
+            before = os.umask(0o177)  # the socket must never exist with wider rights; no other thread runs yet
+            try:
+                self.server.add_insecure_port(f"unix:{path}")
+            finally:
+                os.umask(before)
+        except (OSError, RuntimeError) as error:
+            raise HostFault(f"cannot listen on {path}: {error}") from error
+
+    def run(self, stop: threading.Event) -> None:
+        self.server.start()
+        log.info("serving", extra={"socket": str(self.path)})
+        stop.wait()
+        log.info("draining")
+        self.server.stop(DRAIN_S).wait()
+        log.info("stopped")
