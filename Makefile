@@ -32,7 +32,13 @@ proto:          ## generate the stubs beside their .proto files
 build:          ## dist/ub-node/: the five executables, one bundle
 	@packaging/setup build && $(PY) packaging/build.py
 
+test-binary:    ## the tests of the built executables
+	@packaging/setup test && packaging/setup build && $(PY) packaging/build.py && .venv/bin/pytest -m binary
+
+bench-startup:  ## how fast ub-cni starts, against bare Python and Debian's bridge
+	@packaging/setup demo && packaging/setup build && $(PY) packaging/build.py && $(PY) -m bench.startup
+
 e2e:            ## the built executables on a real node: QEMU, containerd, three NUMA nodes
 	@packaging/setup e2e && $(PY) -m e2e
 
-.PHONY: help setup demo test test-kernel lint fmt type proto build e2e
+.PHONY: help setup demo test test-kernel test-binary bench-startup lint fmt type proto build e2e

@@ -1,0 +1,41 @@
+"""What the tests of the built executables share."""
+
+import subprocess
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PROGRAMS = ("ub-cni", "ub-agent", "ub-csi", "nri-qos", "ubnode")
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture(scope="session")
+def bundle() -> Path:
+    built = ROOT / "dist" / "ub-node"
+    if not (built / "_internal" / "VERSION").exists():
+        pytest.fail(f"{built} is missing: run make build")
+    return built
+
+
+@pytest.fixture
+def run(bundle: Path, tmp_path: Path) -> Run:
+    """Run an executable of the bundle to its end, on an empty host, with only the given environment."""
+
+    def run(
+        program: str, *arguments: str | Path, environ: Mapping[str, str] | None = None, stdin: str | bytes = ""
+    ) -> subprocess.CompletedProcess[str]:
+        data = stdin.encode() if isinstance(stdin, str) else stdin
+        done = subprocess.run(
+            [bundle / program, *arguments],
+            input=data,
+            env={"UB_ROOT": str(tmp_path), **(environ or {})},
+            capture_output=True,
+            timeout=20,
+            check=False,
+        )
+        return subprocess.CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
+
+    return run
