@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 
 from ubhost.errors import UbError
+from ubhost.version import version
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "show": ("ubhost.cli", "what was found on this host"),
@@ -25,6 +26,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not arguments or arguments[0] in ("-h", "--help"):
         print(_usage())
         return 0 if arguments else 2
+    if arguments == ["--version"]:
+        print(f"ubnode {version()}")
+        return 0
     name, *rest = arguments
     if name not in COMMANDS:
         print(f"ubnode: unknown command {name!r}\n\n{_usage()}", file=sys.stderr)
