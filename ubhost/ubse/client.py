@@ -1,0 +1,180 @@
+"""A client of UBSE: one connection a call, at most two at once.
+
+UBSE grants eight connections to each user, shared with every other program of that user, so we never take more
+than two, and none for longer than a call. Operations for ``ubsectl`` (CLI_*, CLUSTER, ACTIVATE) speak UBSE's internal
+serialisation and are left to ``ubsectl``.
+
+Source: reference/ub.md sections 5, 6.3 and 8.
+"""
+
+import socket
+import threading
+import time
+from pathlib import Path
+
+from ubhost.errors import Busy, HostFault, InvalidRequest, Unsupported
+from ubhost.ubse import bodies, memory, wire
+from ubhost.ubse.status import Status, reason
+from ubhost.ubse.wire import MemOp, Module, NodeOp, UrmaOp
+
+MAX_CONNECTIONS = 2  # of the 8 that UBSE grants to a user
+STEP_MBPS = 8
+
+_slots = threading.BoundedSemaphore(MAX_CONNECTIONS)  # of this process, however many clients it has
+
+
+class Absent(Unsupported):
+    """UBSE is not installed or not running here."""
+
+
+class Ubse:
+    """UBSE behind one socket; safe to share between threads.
+
+    Every method may raise ``Absent``, ``HostFault`` (it broke off, or answered nonsense or too late), ``Busy`` (it or
+    we have no connection to spare), and the reason for UBSE's own status, whose cause is a ``UbseStatus``.
+    """
+
+    def __init__(self, path: Path, *, timeout_s: float = 10) -> None:
+        """``timeout_s`` bounds a call from its first to its last byte; UBSE itself gives a request 60 s."""
+        self._path = path
+        self._timeout_s = timeout_s
+
+    @property
+    def is_present(self) -> bool:
+        return self._path.is_socket()
+
+    # URMA
+
+    def urma_devices(self, *, shared: bool = False) -> tuple[bodies.UrmaInfo, ...]:
+        """Return the devices for one holder each, or those for many, with their health."""
+        body = bodies.encode_urma_type(shared=shared)
+        return bodies.decode_urma_list(self._call(Module.URMA, UrmaOp.DEV_GET, body, "devices"))
+
+    def allocate(self, device: str) -> bodies.UrmaPaths:
+        """Take ``device``; return the kernel devices it is made of."""
+        body = bodies.encode_urma_name(device)
+        return bodies.UrmaPaths.decode(self._call(Module.URMA, UrmaOp.DEV_ALLOC, body, device))
+
+    def free(self, device: str) -> None:
+        self._call(Module.URMA, UrmaOp.DEV_FREE, bodies.encode_urma_name(device), device)
+
+    def bandwidth(self, device: str) -> tuple[int, int]:
+        """Return (min, max) in megabits a second.
+
+        Raises:
+            NotFound: there is no such device, or it has no limit.
+        """
+        body = bodies.encode_urma_name(device)
+        return bodies.decode_limits(self._call(Module.URMA, UrmaOp.QOS_GET, body, device))
+
+    def set_bandwidth(self, device: str, min_mbps: int, max_mbps: int) -> None:
+        """Limit an exclusive device.
+
+        Raises:
+            InvalidRequest: not steps of 8, or min above max: UBSE would round the first and refuse the second.
+        """
+        if min_mbps % STEP_MBPS or max_mbps % STEP_MBPS or not 0 <= min_mbps <= max_mbps:
+            raise InvalidRequest(
+                f"{device}: bandwidth {min_mbps} to {max_mbps} Mb/s must be multiples of {STEP_MBPS} with min <= max"
+            )
+        body = bodies.QosSet(device, min_mbps, max_mbps).encode()
+        self._call(Module.URMA, UrmaOp.QOS_SET, body, f"{device} to {min_mbps}-{max_mbps} Mb/s")
+
+    def reset_bandwidth(self, device: str) -> None:
+        self._call(Module.URMA, UrmaOp.QOS_RESET, bodies.encode_urma_name(device), device)
+
+    # NODE
+
+    def nodes(self) -> tuple[bodies.NodeInfo, ...]:
+        """Return every node of the super-node."""
+        return bodies.decode_node_list(self._call(Module.NODE, NodeOp.LIST, b"", "nodes"))
+
+    def local_node(self) -> bodies.NodeInfo:
+        return bodies.NodeInfo.decode(self._call(Module.NODE, NodeOp.NODE_GET, b"", "the local node"))
+
+    def cpu_links(self) -> tuple[bodies.CpuLink, ...]:
+        """Return which sockets of which nodes reach one another."""
+        return bodies.decode_cpu_links(self._call(Module.NODE, NodeOp.CPU_TOPO, b"", "links"))
+
+    def numa_memory(self, slot_id: int) -> tuple[bodies.NumaMemory, ...]:
+        """Return the memory of one node, and how much of it may be lent."""
+        body = bodies.encode_slot(slot_id)
+        return bodies.decode_numa_memory(self._call(Module.NODE, NodeOp.NUMA_MEM, body, f"memory of slot {slot_id}"))
+
+    # MEM
+
+    def create_fd(self, request: memory.FdCreate | memory.FdWithLender) -> memory.FdMemory:
+        """Borrow memory as device nodes.
+
+        Raises:
+            Conflict: there is one of that name.
+            Exhausted: nobody can lend it.
+        """
+        op = MemOp.FD_CREATE if isinstance(request, memory.FdCreate) else MemOp.FD_WITH_LEND
+        return memory.FdMemory.decode(self._call(Module.MEM, op, request.encode(), request.name))
+
+    def fd(self, name: str) -> memory.FdMemory:
+        return memory.FdMemory.decode(self._call(Module.MEM, MemOp.FD_GET, memory.encode_mem_name(name), name))
+
+    def fds(self) -> tuple[memory.FdMemory, ...]:
+        """Return what the calling user borrowed as device nodes."""
+        return memory.decode_fd_list(self._call(Module.MEM, MemOp.FD_LIST, b"", "borrowed memory"))
+
+    def delete_fd(self, name: str) -> None:
+        self._call(Module.MEM, MemOp.FD_DELETE, memory.encode_mem_name(name), name)
+
+    def create_numa(self, request: memory.NumaCreate | memory.NumaWithLender) -> memory.NumaRegion:
+        """Borrow memory as a NUMA node."""
+        op = MemOp.NUMA_CREATE if isinstance(request, memory.NumaCreate) else MemOp.NUMA_WITH_LEND
+        return memory.NumaRegion.decode(self._call(Module.MEM, op, request.encode(), request.name))
+
+    def numa(self, name: str) -> memory.NumaRegion:
+        return memory.NumaRegion.decode(self._call(Module.MEM, MemOp.NUMA_GET, memory.encode_mem_name(name), name))
+
+    def numas(self) -> tuple[memory.NumaRegion, ...]:
+        """Return what the calling user borrowed as NUMA nodes."""
+        return memory.decode_numa_list(self._call(Module.MEM, MemOp.NUMA_LIST, b"", "borrowed NUMA nodes"))
+
+    def delete_numa(self, name: str) -> None:
+        self._call(Module.MEM, MemOp.NUMA_DELETE, memory.encode_mem_name(name), name)
+
+    def _call(self, module: Module, op: UrmaOp | NodeOp | MemOp, body: bytes, subject: str) -> bytes:
+        what = f"UBSE {op.name} of {subject}"
+        request = wire.Request(module, op, body).encode()
+        if not _slots.acquire(timeout=self._timeout_s):
+            raise Busy(f"{what}: {MAX_CONNECTIONS} other calls have been waiting for {self._timeout_s:g} s")
+        try:
+            reply = self._exchange(request, what)
+        finally:
+            _slots.release()
+        if reply.status != Status.SUCCESS:
+            raise reason(reply.status, what)
+        return reply.body
+
+    def _exchange(self, request: bytes, what: str) -> wire.Reply:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as connection:
+            deadline = time.monotonic() + self._timeout_s
+            connection.settimeout(self._timeout_s)
+            try:
+                connection.connect(str(self._path))
+            except (FileNotFoundError, ConnectionRefusedError) as error:
+                raise Absent(f"UBSE is not running: nobody listens at {self._path}") from error
+            except OSError as error:
+                raise HostFault(f"{what}: cannot connect to {self._path}: {error.strerror or error}") from error
+            try:
+                connection.sendall(request)
+                status, length = wire.reply_header(_read(connection, wire.REPLY.size, what, deadline))
+                return wire.Reply(status, _read(connection, length, what, deadline))
+            except OSError as error:
+                raise HostFault(f"{what}: {error.strerror or error}") from error
+
+
+def _read(connection: socket.socket, size: int, what: str, deadline: float) -> bytes:
+    data = bytearray()
+    while len(data) < size:
+        connection.settimeout(max(deadline - time.monotonic(), 0.001))
+        part = connection.recv(size - len(data))
+        if not part:
+            raise HostFault(f"{what}: UBSE hung up after {len(data)} of {size} bytes")
+        data += part
+    return bytes(data)
