@@ -1,0 +1,203 @@
+"""One QEMU guest: start it, run commands in it, pull the plug, stop it.
+
+Emulated (TCG) unless ``UB_E2E_ACCEL=kvm``: nested KVM often hangs, and an emulated guest is the same everywhere.
+"""
+
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from e2e.channel import Channel, Finished, Running, connect
+from e2e.errors import HarnessError
+from e2e.image import Image
+
+QEMU = "qemu-system-x86_64"
+BOOT_S = 120.0
+CMDLINE = (
+    "root=/dev/vda rw console=ttyS0 quiet mitigations=off random.trust_cpu=on cryptomgr.notests panic=-1 psi=1 "
+    "systemd.show_status=0 systemd.unit=ub-e2e.target systemd.journald.forward_to_console=0"
+)
+# Two sockets and a node without CPUs, as memory borrowed over UB is: distances 21 and 80.
+NUMA = (
+    *("-object", "memory-backend-ram,id=m0,size=768M", "-numa", "node,nodeid=0,cpus=0-1,memdev=m0"),
+    *("-object", "memory-backend-ram,id=m1,size=768M", "-numa", "node,nodeid=1,cpus=2-3,memdev=m1"),
+    *("-object", "memory-backend-ram,id=m2,size=512M", "-numa", "node,nodeid=2,memdev=m2"),
+    *("-numa", "dist,src=0,dst=1,val=21", "-numa", "dist,src=0,dst=2,val=80", "-numa", "dist,src=1,dst=2,val=80"),
+)
+
+
+@dataclass(frozen=True)
+class Link:
+    """One end of a wire between two guests; frames go over a TCP port of the loopback interface."""
+
+    port: int
+    listens: bool
+
+    def arguments(self) -> tuple[str, ...]:
+        end = "listen" if self.listens else "connect"
+        return (
+            *("-netdev", f"socket,id=wire,{end}=127.0.0.1:{self.port}"),
+            *("-device", f"virtio-net-pci,netdev=wire,mac=52:54:00:00:00:{1 if self.listens else 2:02x}"),
+        )
+
+
+@dataclass(frozen=True)
+class Spec:
+    """What a guest is made of."""
+
+    image: Image
+    payload: Path
+    name: str = "node0"
+    link: Link | None = None
+    shared_memory: Path | None = None  # /dev/pmem0: the same file in two guests is memory that both load and store
+
+
+class Machine:
+    """A guest that runs while the ``with`` block does."""
+
+    def __init__(self, spec: Spec, logs: Path) -> None:
+        self.spec = spec
+        self.boot_s = 0.0
+        self._logs = logs
+        self._work = Path(tempfile.mkdtemp(prefix="ub-e2e-"))
+        self._process: subprocess.Popen[bytes] | None = None
+        self._channel: Channel | None = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        try:
+            self.wait_ready()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    @property
+    def console(self) -> Path:
+        return self._logs / f"{self.spec.name}-console.log"
+
+    def start(self) -> None:
+        """Start QEMU; the guest is not up yet. It dies with us, however we die."""
+        self._logs.mkdir(parents=True, exist_ok=True)
+        command = ("setpriv", "--pdeathsig", "KILL", *self._command())
+        with (self._logs / f"{self.spec.name}-qemu.log").open("wb") as log:
+            self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        self._started = time.monotonic()
+        try:
+            self._channel = connect(self._work / "agent")
+        except HarnessError as error:
+            self.stop()
+            raise HarnessError(f"{error}; see {self._logs}/{self.spec.name}-qemu.log") from None
+
+    def wait_ready(self, timeout_s: float = BOOT_S) -> str:
+        """Wait until commands can be run; return the boot id."""
+        try:
+            boot_id = self.channel.wait_ready(timeout_s)
+        except HarnessError as error:
+            raise HarnessError(f"{self.spec.name}: {error}; see {self.console}") from None
+        self.boot_s = time.monotonic() - self._started
+        return boot_id
+
+    @property
+    def channel(self) -> Channel:
+        assert self._channel, "the machine was not started"
+        return self._channel
+
+    def start_command(self, *argv: str, env: Mapping[str, str] | None = None, stdin: bytes = b"") -> Running:
+        return self.channel.start(*argv, env=env, stdin=stdin)
+
+    def run(
+        self,
+        *argv: str,
+        timeout_s: float = 60,
+        env: Mapping[str, str] | None = None,
+        stdin: bytes = b"",
+        seen: Callable[[bytes], None] = lambda _: None,
+    ) -> Finished:
+        """Run a command in the guest to its end."""
+        return self.channel.start(*argv, env=env, stdin=stdin, seen=seen).wait(timeout_s)
+
+    def shell(self, script: str, timeout_s: float = 60) -> str:
+        """Run a shell script that must succeed; return what it printed.
+
+        Raises:
+            HarnessError: it failed.
+        """
+        done = self.run("sh", "-ec", script, timeout_s=timeout_s)
+        if done.exit:
+            said = (done.stdout + done.stderr).decode(errors="replace")
+            raise HarnessError(f"{self.spec.name}: {script!r} ended with {done.exit}: {said}")
+        return done.text
+
+    def fetch(self, source: str, target: Path) -> None:
+        """Copy a folder of the guest to ``target`` here."""
+        done = self.run("tar", "-C", source, "-czf", "-", ".")
+        if done.exit:
+            raise HarnessError(f"{self.spec.name}: cannot read {source}: {done.stderr.decode(errors='replace')}")
+        target.mkdir(parents=True, exist_ok=True)
+        subprocess.run(["tar", "-C", str(target), "-xzf", "-"], input=done.stdout, check=True)
+
+    def reset(self) -> str:
+        """Cut the power and start again: nothing is flushed, the disk keeps what had reached it. Return the boot id."""
+        self._started = time.monotonic()
+        self._monitor("system_reset")
+        return self.wait_ready()
+
+    def stop(self) -> None:
+        """End QEMU by its pid; the guest's disk changes are forgotten."""
+        if self._channel:
+            self._channel.close()
+        if self._process and self._process.poll() is None:
+            self._process.send_signal(signal.SIGTERM)
+            try:
+                self._process.wait(5)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+        shutil.rmtree(self._work, ignore_errors=True)
+
+    def _monitor(self, command: str) -> None:
+        subprocess.run(
+            ["python3", "-c", "import socket, sys; s = socket.socket(socket.AF_UNIX); s.connect(sys.argv[1]); "
+             "s.recv(4096); s.sendall(sys.argv[2].encode() + b'\\n'); s.recv(4096)",
+             str(self._work / "monitor"), command],
+            check=True,
+        )  # fmt: skip
+
+    def _command(self) -> tuple[str, ...]:
+        spec, work = self.spec, self._work
+        accel = os.environ.get("UB_E2E_ACCEL", "tcg")
+        image = spec.image
+        shared = spec.shared_memory
+        return (
+            *(QEMU, "-name", spec.name, "-machine", "q35,nvdimm=on", "-cpu", "max", "-smp", "4"),
+            *("-accel", "tcg,thread=multi" if accel == "tcg" else accel),
+            *("-m", "2048,slots=2,maxmem=4G", *NUMA),
+            *("-kernel", str(image.kernel), "-initrd", str(image.initramfs)),
+            *("-append", f"{CMDLINE} ub.name={spec.name}"),
+            *("-drive", f"file={image.disk},if=virtio,format=raw,cache=unsafe,snapshot=on"),
+            *("-drive", f"file={spec.payload},if=virtio,format=raw,readonly=on"),
+            *(
+                ("-object", f"memory-backend-file,id=pm,mem-path={shared},share=on,size={shared.stat().st_size}",
+                 "-device", "nvdimm,memdev=pm,id=nv1")
+                if shared else ()
+            ),
+            *(spec.link.arguments() if spec.link else ("-net", "none")),
+            *("-device", "virtio-serial", "-chardev", f"socket,id=agent,path={work}/agent,server=on,wait=off"),
+            *("-device", "virtserialport,chardev=agent,name=ub-e2e"),
+            *("-monitor", f"unix:{work}/monitor,server,nowait"),
+            *("-display", "none", "-serial", f"file:{self.console}"),
+        )  # fmt: skip
