@@ -4,6 +4,7 @@ The wire is described in ``agent.py``.
 """
 
 import base64
+import contextlib
 import json
 import queue
 import signal
@@ -65,14 +66,14 @@ class Running:
 class Channel:
     """A connection to the agent of one guest. It survives reboots: ``wait_ready`` tells each of them."""
 
-    def __init__(self, path: Path) -> None:
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._socket.connect(str(path))
+    def __init__(self, connected: socket.socket) -> None:
+        self._socket = connected
         self._running: dict[int, Running] = {}
         self._last = 0
         self._lock = threading.Lock()
         self._ready: queue.Queue[str | None] = queue.Queue()
-        threading.Thread(target=self._receive, daemon=True).start()
+        self._receiver = threading.Thread(target=self._receive, daemon=True)
+        self._receiver.start()
 
     def wait_ready(self, timeout_s: float) -> str:
         """Wait for the next start of the agent; return the boot id of the guest's kernel."""
@@ -104,17 +105,18 @@ class Channel:
             self._socket.sendall(data)
 
     def close(self) -> None:
+        with contextlib.suppress(OSError):  # QEMU is gone already
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._receiver.join()
         self._socket.close()
 
     def _receive(self) -> None:
         pending = b""
-        try:
+        with contextlib.suppress(ConnectionError):  # QEMU was killed
             while data := self._socket.recv(1 << 16):
                 *lines, pending = (pending + data).split(b"\n")
                 for line in lines:
                     self._dispatch(line)
-        except OSError:  # closed by us
-            pass
         self._ready.put(None)
         self._abandon()
 
@@ -149,10 +151,14 @@ class Channel:
 def connect(path: Path, timeout_s: float = 10) -> Channel:
     """Connect to QEMU's socket as soon as it listens."""
     deadline = time.monotonic() + timeout_s
+    end = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     while True:
         try:
-            return Channel(path)
+            end.connect(str(path))
         except (FileNotFoundError, ConnectionRefusedError):
             if time.monotonic() > deadline:
+                end.close()
                 raise HarnessError(f"QEMU does not listen on {path}") from None
             time.sleep(0.02)
+        else:
+            return Channel(end)

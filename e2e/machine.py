@@ -36,16 +36,17 @@ NUMA = (
 
 @dataclass(frozen=True)
 class Link:
-    """One end of a wire between two guests; frames go over a TCP port of the loopback interface."""
+    """One end of a wire between two guests: Ethernet frames as datagrams between two UNIX sockets."""
 
-    port: int
-    listens: bool
+    here: Path
+    there: Path
+    mac: str
 
     def arguments(self) -> tuple[str, ...]:
-        end = "listen" if self.listens else "connect"
+        ends = f"local.type=unix,local.path={self.here},remote.type=unix,remote.path={self.there}"
         return (
-            *("-netdev", f"socket,id=wire,{end}=127.0.0.1:{self.port}"),
-            *("-device", f"virtio-net-pci,netdev=wire,mac=52:54:00:00:00:{1 if self.listens else 2:02x}"),
+            *("-netdev", f"dgram,id=wire,{ends}"),
+            *("-device", f"virtio-net-pci,netdev=wire,mac={self.mac}"),
         )
 
 
