@@ -10,13 +10,17 @@ from typing import Any, NoReturn
 
 import grpc
 
-from csi_ub import redact
+from csi_ub import limits, redact
 from ubhost import errors
 from ubhost.log import ids
 
 
 class InUse(errors.Conflict):
     """The object must not be changed while somebody uses it; the message says who."""
+
+
+class NotStaged(errors.Conflict):
+    """The volume must be staged first."""
 
 
 class OutOfRange(errors.InvalidRequest):
@@ -40,6 +44,7 @@ STATUS: dict[type[errors.UbError], grpc.StatusCode] = {
     errors.Unsupported: grpc.StatusCode.FAILED_PRECONDITION,
     errors.HostFault: grpc.StatusCode.INTERNAL,
     InUse: grpc.StatusCode.FAILED_PRECONDITION,
+    NotStaged: grpc.StatusCode.FAILED_PRECONDITION,
     OutOfRange: grpc.StatusCode.OUT_OF_RANGE,
     StaleToken: grpc.StatusCode.ABORTED,
     Unreachable: grpc.StatusCode.UNAVAILABLE,
@@ -98,6 +103,7 @@ def _answering(method: str, request: Any, context: grpc.ServicerContext) -> Iter
     code, message = grpc.StatusCode.OK, ""
     with ids(method=method, **_ids(request)):
         try:
+            limits.check(request)
             yield
         except errors.UbError as error:
             code, message = errors.code_for(error, STATUS), redact.text(str(error), request)

@@ -1,0 +1,111 @@
+"""What a volume is: plain values, no input or output.
+
+Source: design section 7; CSI spec 1.12 for access modes.
+"""
+
+import re
+from dataclasses import dataclass, field
+from enum import Enum, IntEnum
+
+_ID = re.compile(r"ub-[0-9a-f]{12}-[0-9a-f]{32}")
+
+
+class AccessMode(IntEnum):
+    """Who may use a volume at one time. Numbers: VolumeCapability.AccessMode.Mode."""
+
+    SINGLE_NODE_WRITER = 1
+    SINGLE_NODE_READER_ONLY = 2
+    MULTI_NODE_READER_ONLY = 3
+    MULTI_NODE_SINGLE_WRITER = 4
+    MULTI_NODE_MULTI_WRITER = 5
+    SINGLE_NODE_SINGLE_WRITER = 6
+    SINGLE_NODE_MULTI_WRITER = 7
+
+    @property
+    def is_single_node(self) -> bool:
+        return self.name.startswith("SINGLE_NODE")
+
+    @property
+    def is_read_only(self) -> bool:
+        return self.name.endswith("READER_ONLY")
+
+    @property
+    def is_single_target(self) -> bool:
+        """Whether a second target path on the same node is refused (CSI spec, table below NodePublishVolume)."""
+        return self in (
+            AccessMode.SINGLE_NODE_WRITER,
+            AccessMode.SINGLE_NODE_READER_ONLY,
+            AccessMode.SINGLE_NODE_SINGLE_WRITER,
+        )
+
+
+class VolumeType(Enum):
+    FILESYSTEM = "filesystem"
+
+
+class Consistency(Enum):
+    """What a reader on one node may see of a write on another."""
+
+    STRONG = "strong"
+
+
+@dataclass(frozen=True, slots=True)
+class Capability:
+    """How a volume is to be used. ``mount_flags`` are the caller's secret: never print them."""
+
+    mode: AccessMode
+    is_block: bool = False
+    fs_type: str = ""
+    mount_flags: tuple[str, ...] = ()
+    mount_group: int | None = None  # gid
+
+
+@dataclass(frozen=True, slots=True)
+class CapacityRange:
+    """Bytes; zero is unset."""
+
+    required: int = 0
+    limit: int = 0
+
+    def includes(self, size: int) -> bool:
+        return size >= self.required and (self.limit == 0 or size <= self.limit)
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """What StorageClass parameters ask for."""
+
+    type: VolumeType = VolumeType.FILESYSTEM
+    consistency: Consistency = Consistency.STRONG
+    replicas: int = 1
+    pool: str | None = None  # None: the first pool of the node
+
+
+@dataclass(frozen=True, slots=True)
+class Volume:
+    """The record of a volume. Whoever can read it in the pool knows that the volume exists.
+
+    ``size`` is what was asked for, in bytes (zero: nothing); ``owner`` the node whose pool holds the bytes.
+    """
+
+    id: str
+    name: str
+    owner: str
+    pool: str
+    spec: Spec
+    size: int = 0
+    modes: frozenset[AccessMode] = field(default_factory=frozenset)
+
+
+def is_volume_id(text: str) -> bool:
+    """Whether ``text`` has the form of the ids we hand out; anything else is nobody's volume."""
+    return _ID.fullmatch(text) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Attachment:
+    """A node that uses a volume, as the volume's owner notes it. ``boot`` tells one life of the node from the next."""
+
+    node: str
+    mode: AccessMode
+    boot: str

@@ -1,0 +1,68 @@
+"""The Node service: CSI messages in and out of ``NodeVolumes``."""
+
+import grpc
+from ubproto.csi.v1 import csi_pb2, csi_pb2_grpc
+
+from csi_ub.errors import NotStaged
+from csi_ub.nodevolumes import NodeVolumes
+from csi_ub.requests import one_capability, required
+
+_Rpc = csi_pb2.NodeServiceCapability.RPC
+_CAPABILITIES = (_Rpc.STAGE_UNSTAGE_VOLUME, _Rpc.SINGLE_NODE_MULTI_WRITER)
+
+
+class Node(csi_pb2_grpc.NodeServicer):
+    def __init__(self, volumes: NodeVolumes) -> None:
+        self._volumes = volumes
+
+    def NodeStageVolume(
+        self, request: csi_pb2.NodeStageVolumeRequest, context: grpc.ServicerContext
+    ) -> csi_pb2.NodeStageVolumeResponse:
+        required(volume_id=request.volume_id, staging_target_path=request.staging_target_path)
+        self._volumes.stage(
+            request.volume_id, request.staging_target_path, one_capability(request), request.volume_context
+        )
+        return csi_pb2.NodeStageVolumeResponse()
+
+    def NodeUnstageVolume(
+        self, request: csi_pb2.NodeUnstageVolumeRequest, context: grpc.ServicerContext
+    ) -> csi_pb2.NodeUnstageVolumeResponse:
+        required(volume_id=request.volume_id, staging_target_path=request.staging_target_path)
+        self._volumes.unstage(request.volume_id, request.staging_target_path)
+        return csi_pb2.NodeUnstageVolumeResponse()
+
+    def NodePublishVolume(
+        self, request: csi_pb2.NodePublishVolumeRequest, context: grpc.ServicerContext
+    ) -> csi_pb2.NodePublishVolumeResponse:
+        required(volume_id=request.volume_id, target_path=request.target_path)
+        capability = one_capability(request)
+        if not request.staging_target_path:
+            raise NotStaged(f"volume {request.volume_id}: staging_target_path is missing, but volumes are staged here")
+        self._volumes.publish(
+            request.volume_id,
+            request.staging_target_path,
+            request.target_path,
+            capability,
+            request.volume_context,
+            readonly=request.readonly,
+        )
+        return csi_pb2.NodePublishVolumeResponse()
+
+    def NodeUnpublishVolume(
+        self, request: csi_pb2.NodeUnpublishVolumeRequest, context: grpc.ServicerContext
+    ) -> csi_pb2.NodeUnpublishVolumeResponse:
+        required(volume_id=request.volume_id, target_path=request.target_path)
+        self._volumes.unpublish(request.volume_id, request.target_path)
+        return csi_pb2.NodeUnpublishVolumeResponse()
+
+    def NodeGetCapabilities(
+        self, request: csi_pb2.NodeGetCapabilitiesRequest, context: grpc.ServicerContext
+    ) -> csi_pb2.NodeGetCapabilitiesResponse:
+        return csi_pb2.NodeGetCapabilitiesResponse(
+            capabilities=[csi_pb2.NodeServiceCapability(rpc=_Rpc(type=kind)) for kind in _CAPABILITIES]
+        )
+
+    def NodeGetInfo(
+        self, request: csi_pb2.NodeGetInfoRequest, context: grpc.ServicerContext
+    ) -> csi_pb2.NodeGetInfoResponse:
+        return csi_pb2.NodeGetInfoResponse(node_id=self._volumes.volumes.node)

@@ -1,0 +1,76 @@
+"""What this node was asked to do with a volume: ``<root>/run/ub-node/volumes/<volume id>.json``.
+
+The record says what was wanted, so that a repeated call can be told from a different one; whether it is done, only
+the mount table says. It is written before the first mount, and dies with the mounts at a reboot. It holds no secret:
+mount flags are kept as the attributes they became.
+"""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from csi_ub.model import AccessMode
+from ubhost import statefile
+from ubhost.kernel.mountinfo import Origin
+from ubhost.kernel.mounts import Attribute
+
+_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """How a path was asked for: the arguments that a repeated call must repeat."""
+
+    mode: AccessMode
+    attributes: Attribute
+    mount_group: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRecord:
+    """One volume on this node; the keys are paths as the mount table spells them.
+
+    ``origin`` is what every mount of the volume shows; ``pool`` the pool directory that holds its record.
+    """
+
+    volume: str
+    pool: str
+    origin: Origin
+    staged: dict[str, Use] = field(default_factory=dict)
+    published: dict[str, Use] = field(default_factory=dict)
+
+    @property
+    def is_idle(self) -> bool:
+        return not self.staged and not self.published
+
+
+class NodeRecords:
+    """The records of one node. The caller holds the lock of the volume."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def read(self, volume_id: str) -> NodeRecord | None:
+        """Return the record, or ``None``.
+
+        Raises:
+            Damaged: it cannot be used.
+        """
+        path = self._path(volume_id)
+        content = statefile.read(path, _VERSION)
+        try:
+            return None if content is None else msgspec.convert(content, NodeRecord)
+        except msgspec.ValidationError as error:
+            raise statefile.Damaged(f"{path} is not a volume's record: {error}") from error
+
+    def write(self, record: NodeRecord) -> None:
+        """Replace the record; an idle one is removed."""
+        path = self._path(record.volume)
+        if record.is_idle:
+            path.unlink(missing_ok=True)
+        else:
+            statefile.write(path, _VERSION, msgspec.to_builtins(record))
+
+    def _path(self, volume_id: str) -> Path:
+        return self._folder / f"{volume_id}.json"

@@ -1,0 +1,202 @@
+"""What a node does with volumes: stage, publish, and the way back.
+
+Every method observes, plans, writes down what is wanted, and then applies; so a driver killed at any point leaves a
+state from which the same call, or the call that takes it back, goes on. One volume is worked on by one call at a
+time; others of that volume wait a little.
+"""
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from csi_ub.engines.base import Engine
+from csi_ub.errors import InUse, NotStaged
+from csi_ub.locks import hold
+from csi_ub.model import Attachment, Capability
+from csi_ub.mounter import Mounter, canonical, see
+from csi_ub.mountflags import attributes
+from csi_ub.noderecord import NodeRecord, NodeRecords, Use
+from csi_ub.plan import plan_mount, plan_unmount
+from csi_ub.pool import Pool, boot_id
+from csi_ub.pools.directory import DirectorySpace
+from csi_ub.steps import Bind
+from csi_ub.volumes import Volumes
+from ubhost.apply import apply
+from ubhost.errors import Conflict, HostFault, Unsupported
+from ubhost.kernel import mountinfo
+from ubhost.kernel.mountinfo import Origin
+
+
+@dataclass(frozen=True, slots=True)
+class NodeVolumes:
+    """The volumes of node ``volumes.node``; ``run`` is the folder for its records and locks."""
+
+    volumes: Volumes
+    engine: Engine
+    run: Path
+
+    def open(self) -> None:
+        """Make the folders for records and locks."""
+        for folder in (self.run, self._locks):
+            try:
+                folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            except OSError as error:
+                raise HostFault(f"cannot make {folder}: {error.strerror}") from error
+
+    def stage(self, volume_id: str, staging: str, capability: Capability, context: Mapping[str, str]) -> None:
+        """Mount a volume at ``staging``; nothing happens if it is there for the same use.
+
+        Raises:
+            NotFound: no such volume.
+            Conflict: staged there for another use, or something else is mounted there.
+            InUse: the access mode does not allow this node beside another.
+            Unsupported: the volume cannot be used like that.
+        """
+        _refuse_block(capability)
+        use = Use(capability.mode, attributes(capability, is_read_only=False), capability.mount_group)
+        target = canonical(staging)
+        with hold(self._locks, volume_id):
+            volume, pool = self.volumes.find(volume_id, context)
+            with self._source(lambda: self.engine.stage(volume, pool)) as (source, origin):
+                record = self._records.read(volume_id) or NodeRecord(volume_id, str(pool.path), origin)
+                seen = see(target)
+                if seen.mounts:
+                    _refuse_other_use(record.staged.get(str(target)), use, target)
+                steps = plan_mount(Bind(str(target), origin, use.attributes), seen)
+                self.engine.attach(volume, pool, Attachment(self.volumes.node, capability.mode, boot_id()))
+                staged = {**record.staged, str(target): use}
+                self._records.write(replace(record, origin=origin, pool=str(pool.path), staged=staged))
+                apply(steps, Mounter(source).do)
+
+    def unstage(self, volume_id: str, staging: str) -> None:
+        """Unmount a volume from ``staging``; nothing happens if it is not there. The folder stays the caller's.
+
+        Raises:
+            InUse: pods still have it, or something has files open on it.
+        """
+        target = canonical(staging)
+        with hold(self._locks, volume_id):
+            record = self._records.read(volume_id)
+            seen = see(target)
+            if record and set(record.staged) <= {str(target)} and self._still_published(record):
+                raise InUse(f"volume {volume_id} is still published at {self._still_published(record)[0]}")
+            for step in plan_unmount(str(target), seen, self._ours(volume_id, record), remove=False):
+                Mounter().do(step)
+            if record is None:
+                return
+            staged = {path: use for path, use in record.staged.items() if path != str(target)}
+            record = replace(record, staged=staged, published=record.published if staged else {})
+            if not record.staged:
+                pool = Pool("attached", Path(record.pool), DirectorySpace())
+                self.engine.detach(volume_id, pool, self.volumes.node)
+            self._records.write(record)
+
+    def publish(
+        self,
+        volume_id: str,
+        staging: str,
+        target_path: str,
+        capability: Capability,
+        context: Mapping[str, str],
+        *,
+        readonly: bool,
+    ) -> None:
+        """Show a staged volume at ``target_path``; nothing happens if it is there for the same use.
+
+        Raises:
+            NotFound: no such volume.
+            NotStaged: it is not mounted at ``staging``.
+            Conflict: published there for another use, or something else is mounted there.
+            InUse: the access mode allows one target only, and there is another.
+        """
+        _refuse_block(capability)
+        use = Use(capability.mode, attributes(capability, is_read_only=readonly), capability.mount_group)
+        target = canonical(target_path)
+        with hold(self._locks, volume_id):
+            record = self._records.read(volume_id)
+            if record is None:
+                self.volumes.find(volume_id, context)
+                raise NotStaged(f"volume {volume_id} is not staged on node {self.volumes.node}")
+            seen = see(target)
+            if seen.mounts:
+                _refuse_other_use(record.published.get(str(target)), use, target)
+            steps = plan_mount(Bind(str(target), record.origin, use.attributes), seen)
+            if not steps and str(target) in record.published:
+                return
+            self._refuse_second_target(record, use, target)
+            with self._source(lambda: _open_staged(record, canonical(staging))) as (source, _):
+                published = {**record.published, str(target): use}
+                self._records.write(replace(record, published=published))
+                apply(steps, Mounter(source).do)
+
+    def unpublish(self, volume_id: str, target_path: str) -> None:
+        """Unmount a volume from ``target_path`` and remove the mount point; nothing happens if it is not there.
+
+        Raises:
+            InUse: something has files open on it, or the path is neither our mount nor empty.
+        """
+        target = canonical(target_path)
+        with hold(self._locks, volume_id):
+            record = self._records.read(volume_id)
+            for step in plan_unmount(str(target), see(target), self._ours(volume_id, record), remove=True):
+                Mounter().do(step)
+            if record and str(target) in record.published:
+                rest = {path: use for path, use in record.published.items() if path != str(target)}
+                self._records.write(replace(record, published=rest))
+
+    @property
+    def _locks(self) -> Path:
+        return self.run / "locks"
+
+    @property
+    def _records(self) -> NodeRecords:
+        return NodeRecords(self.run)
+
+    @contextmanager
+    def _source(self, open_source: Callable[[], int]) -> Iterator[tuple[int, Origin]]:
+        """Open the folder to bind, and tell what its mounts will show."""
+        source = open_source()
+        try:
+            yield source, mountinfo.origin(mountinfo.read(), source)
+        finally:
+            os.close(source)
+
+    def _ours(self, volume_id: str, record: NodeRecord | None) -> frozenset[Origin]:
+        """Return what mounts of the volume show; without a record, what they would show if the volume is here."""
+        if record:
+            return frozenset({record.origin})
+        found = self.volumes.own(volume_id)
+        if not found:
+            return frozenset()
+        with self._source(lambda: self.engine.stage(*found)) as (_, origin):
+            return frozenset({origin})
+
+    def _still_published(self, record: NodeRecord) -> list[str]:
+        mounted = {mount.target for mount in mountinfo.read() if mount.origin == record.origin}
+        return sorted(mounted & set(record.published))
+
+    def _refuse_second_target(self, record: NodeRecord, use: Use, target: Path) -> None:
+        for other in self._still_published(record):
+            if other != str(target) and (use.mode.is_single_target or record.published[other].mode.is_single_target):
+                raise InUse(f"volume {record.volume} is published at {other} as {record.published[other].mode.name}")
+
+
+def _open_staged(record: NodeRecord, staging: Path) -> int:
+    """Return a descriptor of the staged volume, after seeing that the mount there is this volume's."""
+    mounted = see(staging).mounts
+    if not mounted or mounted[-1].origin != record.origin:
+        raise NotStaged(f"volume {record.volume} is not mounted at {staging}: stage it again")
+    return os.open(staging, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+
+
+def _refuse_other_use(recorded: Use | None, use: Use, target: Path) -> None:
+    """Refuse a repeated call with other arguments. A mount without a record is judged by the mount table alone."""
+    if recorded is not None and recorded != use:
+        raise Conflict(f"{target} is in use as {recorded.mode.name}, {recorded.attributes!r}, not as asked for")
+
+
+def _refuse_block(capability: Capability) -> None:
+    if capability.is_block:
+        raise Unsupported("a volume of type filesystem has no block device")

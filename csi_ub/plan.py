@@ -1,0 +1,85 @@
+"""Which steps bring a mount about, or take it away: pure functions of what is wanted and what is there."""
+
+from dataclasses import dataclass
+from enum import Enum
+
+from csi_ub.errors import InUse
+from csi_ub.steps import Bind, Folder, MountStep
+from ubhost.errors import Conflict
+from ubhost.kernel.mountinfo import Mount, Origin
+from ubhost.kernel.mounts import Attribute
+
+_OPTIONS = {
+    "ro": Attribute.RDONLY,
+    "nosuid": Attribute.NOSUID,
+    "nodev": Attribute.NODEV,
+    "noexec": Attribute.NOEXEC,
+    "noatime": Attribute.NOATIME,
+    "nodiratime": Attribute.NODIRATIME,
+}
+
+
+class Entry(Enum):
+    """What a path names when nothing is mounted on it."""
+
+    MISSING = "missing"
+    FOLDER = "folder"
+    OTHER = "other"
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What is at a target path now; ``mounts`` from bottom to top."""
+
+    entry: Entry
+    mounts: tuple[Mount, ...] = ()
+
+
+def attributes_of(mount: Mount) -> Attribute:
+    """Return those attributes of ``mount`` that we set."""
+    found = Attribute(0)
+    for option, attribute in _OPTIONS.items():
+        if option in mount.options:
+            found |= attribute
+    return found
+
+
+def plan_mount(want: Bind, seen: Seen) -> tuple[MountStep, ...]:
+    """Return the steps that mount ``want``, in order; none if exactly that is mounted.
+
+    Raises:
+        Conflict: something else is mounted there, or the path is no folder.
+    """
+    if seen.mounts:
+        top = seen.mounts[-1]
+        if top.origin != want.origin:
+            raise Conflict(f"{want.target} carries a mount of {top.origin.root} ({top.fstype}), not this volume")
+        if attributes_of(top) != want.attributes:
+            raise Conflict(f"{want.target} carries this volume with other options: {','.join(sorted(top.options))}")
+        return tuple(_without(mount, want.target) for mount in reversed(seen.mounts[1:]))
+    match seen.entry:
+        case Entry.MISSING:
+            return (Folder(want.target), want)
+        case Entry.FOLDER:
+            return (want,)
+        case Entry.OTHER:
+            raise Conflict(f"{want.target} exists and is not a folder")
+
+
+def plan_unmount(target: str, seen: Seen, ours: frozenset[Origin], *, remove: bool) -> tuple[MountStep, ...]:
+    """Return the steps that unmount all of ``ours`` from ``target`` and, if ``remove``, its mount point too.
+
+    Raises:
+        InUse: something that is not ours is mounted there; it stays.
+    """
+    for mount in seen.mounts:
+        if mount.origin not in ours:
+            raise InUse(f"{target} carries a mount of {mount.origin.root} ({mount.fstype}) that is not this volume's")
+    steps: list[MountStep] = [_without(mount, target) for mount in reversed(seen.mounts)]
+    if remove and (seen.mounts or seen.entry is Entry.FOLDER):
+        steps.append(Folder(target, exists=False))
+    return tuple(steps)
+
+
+def _without(mount: Mount, target: str) -> Bind:
+    return Bind(target, mount.origin, attributes_of(mount), attached=False)

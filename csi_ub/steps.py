@@ -1,0 +1,33 @@
+"""The changes a node makes for a volume. Each is done wholly or not at all, and can be taken back."""
+
+from dataclasses import dataclass, replace
+
+from ubhost.kernel.mountinfo import Origin
+from ubhost.kernel.mounts import Attribute
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """The mount point ``path`` exists, or does not. Only an empty folder is ever removed."""
+
+    path: str
+    exists: bool = True
+
+    def undo(self) -> "Folder":
+        return replace(self, exists=not self.exists)
+
+
+@dataclass(frozen=True, slots=True)
+class Bind:
+    """``target`` shows ``origin``, with ``attributes`` on this mount alone; or no longer."""
+
+    target: str
+    origin: Origin
+    attributes: Attribute
+    attached: bool = True
+
+    def undo(self) -> "Bind":
+        return replace(self, attached=not self.attached)
+
+
+MountStep = Folder | Bind

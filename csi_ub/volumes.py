@@ -1,0 +1,78 @@
+"""Which pool holds a volume, as seen from one node."""
+
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from csi_ub.model import Volume, is_volume_id
+from csi_ub.pool import Pool, is_owned_by
+from csi_ub.pools.directory import DirectorySpace
+from ubhost.errors import InvalidRequest, NotFound, Unsupported
+
+
+@dataclass(frozen=True, slots=True)
+class Volumes:
+    """The pools of this node, and the way to volumes of others."""
+
+    node: str
+    pools: tuple[Pool, ...]
+    others: tuple[str, ...] = ()  # names of the peers
+
+    def own(self, volume_id: str) -> tuple[Volume, Pool] | None:
+        """Return a volume of this node's pools and its pool, or ``None``."""
+        for pool in self.pools:
+            volume = pool.find(volume_id)
+            if volume:
+                return volume, pool
+        return None
+
+    def find(self, volume_id: str, context: Mapping[str, str]) -> tuple[Volume, Pool]:
+        """Return a volume and the pool to reach it by; ``context`` is what its CreateVolume returned.
+
+        Raises:
+            NotFound: no such volume.
+            Unsupported: it lies on another machine, which no engine of this driver reaches.
+        """
+        found = self.own(volume_id)
+        if found:
+            return found
+        if not is_volume_id(volume_id):
+            raise NotFound(f"volume {volume_id!r} does not exist")
+        pool = _neighbour(context.get("path", ""))
+        volume = pool.find(volume_id) if pool else None
+        if pool and volume and volume.owner == context.get("owner"):
+            return volume, pool
+        if is_owned_by(volume_id, self.node) or "owner" not in context:
+            raise NotFound(f"volume {volume_id} does not exist")
+        raise Unsupported(
+            f"volume {volume_id} belongs to node {context['owner']}, whose pool is not on this machine: "
+            "engine bind does not reach it"
+        )
+
+    def refuse_foreign(self, volume_id: str) -> None:
+        """Raise ``Unsupported`` for the id of another node's volume: saying "deleted" would leak its bytes."""
+        if is_volume_id(volume_id) and not is_owned_by(volume_id, self.node):
+            owner = next((name for name in self.others if is_owned_by(volume_id, name)), "that is not among our peers")
+            raise Unsupported(f"volume {volume_id} belongs to node {owner}: ask the driver of that node")
+
+    def pool(self, name: str | None) -> Pool:
+        """Return the pool ``name``, or the first one."""
+        for pool in self.pools:
+            if name in (None, pool.name):
+                return pool
+        raise InvalidRequest(f"pool {name!r} is none of {', '.join(pool.name for pool in self.pools)}")
+
+
+def _neighbour(path: str) -> Pool | None:
+    """Return the pool at ``path`` of another node on this machine; only root may have made it."""
+    folder = Path(path)
+    if not folder.is_absolute():
+        return None
+    try:
+        found = (folder / "volumes").lstat()
+    except (OSError, ValueError):
+        return None
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != 0 or found.st_mode & 0o022:
+        return None
+    return Pool("neighbour", folder, DirectorySpace())

@@ -1,0 +1,137 @@
+"""What is mounted where: /proc/self/mountinfo, the only truth about mounts.
+
+``os.path.ismount`` does not see bind mounts of the same file system and fails on a dead FUSE mount; this does not
+touch the mounts at all. Source: proc_pid_mountinfo(5).
+"""
+
+import os
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from ubhost.errors import HostFault
+
+_ESCAPE = re.compile(r"\\([0-7]{3})")
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """What a mount shows: directory ``root`` of the file system ``device`` (``major:minor``).
+
+    A bind mount and the directory it was made of have the same origin.
+    """
+
+    device: str
+    root: str
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """One line. ``options`` belong to this mount, ``super_options`` to its file system."""
+
+    id: int
+    parent: int
+    origin: Origin
+    target: str
+    options: frozenset[str]
+    tags: tuple[str, ...]  # "shared:3", "master:2"
+    fstype: str
+    source: str
+    super_options: frozenset[str]
+
+    @property
+    def is_read_only(self) -> bool:
+        return "ro" in self.options or "ro" in self.super_options
+
+    @property
+    def is_shared(self) -> bool:
+        return any(tag.startswith("shared:") for tag in self.tags)
+
+    @property
+    def is_slave(self) -> bool:
+        """Whether mounts made here stay unseen by the namespace it was copied from."""
+        return not self.is_shared and any(tag.startswith("master:") for tag in self.tags)
+
+
+def read(path: Path = Path("/proc/self/mountinfo")) -> tuple[Mount, ...]:
+    """Return every mount that this process sees.
+
+    Raises:
+        HostFault: /proc cannot be read, or a line has another form.
+    """
+    try:
+        return parse(path.read_text(encoding="utf-8", errors="surrogateescape"))
+    except OSError as error:
+        raise HostFault(f"cannot read {path}: {error.strerror}") from error
+
+
+def parse(text: str) -> tuple[Mount, ...]:
+    """Return the mounts of a mountinfo text, in its order.
+
+    Raises:
+        HostFault: a line has another form; the message quotes it.
+    """
+    return tuple(_line(line) for line in text.splitlines())
+
+
+def at(mounts: Iterable[Mount], target: Path) -> tuple[Mount, ...]:
+    """Return the mounts on ``target`` (a resolved path), the topmost last."""
+    wanted = os.fspath(target)
+    stack = [mount for mount in mounts if mount.target == wanted]
+    covered = {mount.parent for mount in stack}
+    return tuple(sorted(stack, key=lambda mount: (mount.id not in covered, mount.id)))
+
+
+def below(mounts: Iterable[Mount], folder: Path) -> tuple[Mount, ...]:
+    """Return the mounts on ``folder`` and on anything inside it."""
+    wanted = os.fspath(folder)
+    return tuple(mount for mount in mounts if mount.target == wanted or mount.target.startswith(f"{wanted}/"))
+
+
+def containing(mounts: Iterable[Mount], path: Path) -> Mount:
+    """Return the mount that ``path`` (resolved) lies on."""
+    text = os.fspath(path)
+    over = [m for m in mounts if m.target in ("/", text) or text.startswith(f"{m.target}/")]
+    longest = max(len(mount.target) for mount in over)
+    return at(over, Path(next(m.target for m in over if len(m.target) == longest)))[-1]
+
+
+def origin(mounts: Iterable[Mount], descriptor: int) -> Origin:
+    """Return what a mount of the directory that ``descriptor`` is open on would show.
+
+    Raises:
+        HostFault: the directory was deleted, or lies on a mount that was.
+    """
+    path = str(Path(f"/proc/self/fd/{descriptor}").readlink())
+    info = Path(f"/proc/self/fdinfo/{descriptor}").read_text(encoding="ascii")
+    mount_id = int(next(line.split()[1] for line in info.splitlines() if line.startswith("mnt_id:")))
+    mount = next((mount for mount in mounts if mount.id == mount_id), None)
+    if mount is None or path.endswith(" (deleted)"):
+        raise HostFault(f"{path} lies on no mount that we see")
+    inside = os.path.relpath(path, mount.target)
+    return Origin(mount.origin.device, os.path.normpath(Path(mount.origin.root) / inside))
+
+
+def _line(line: str) -> Mount:
+    before, _, after = line.partition(" - ")
+    try:
+        id_, parent, device, root, target, options, *tags = before.split(" ")
+        fstype, source, super_options = after.split(" ")
+        return Mount(
+            id=int(id_),
+            parent=int(parent),
+            origin=Origin(device, _plain(root)),
+            target=_plain(target),
+            options=frozenset(options.split(",")),
+            tags=tuple(tags),
+            fstype=fstype,
+            source=_plain(source),
+            super_options=frozenset(super_options.split(",")),
+        )
+    except ValueError as error:
+        raise HostFault(f"mountinfo has a line of unknown form: {line!r}") from error
+
+
+def _plain(text: str) -> str:
+    return _ESCAPE.sub(lambda match: chr(int(match[1], 8)), text)
