@@ -6,6 +6,7 @@ Source: reference/ub.md sections 1.2, 2, 4 and 5 (kernel drivers/ub, umdk, Docum
 """
 
 import ipaddress
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum, IntFlag
@@ -192,7 +193,10 @@ class UrmaDevice:
 
 @dataclass(frozen=True, slots=True)
 class EntityPort:
-    """``port<index>/`` of a UB entity. Widths are in lanes."""
+    """``port<index>/`` of a UB entity. ``neighbor`` is the peer's entity number; ``None`` where there is no peer.
+
+    The last five are about lanes that are switched off when idle, on physical ports only.
+    """
 
     index: int
     cna: int | None = None
@@ -201,11 +205,41 @@ class EntityPort:
     neighbor_guid: str | None = None
     neighbor_port_idx: int | None = None
     boundary: bool | None = None
+    asy_link_width: int | None = None
+    glb_qdlws: int | None = None
+    rx_qdlws: int | None = None
+    tx_qdlws: int | None = None
+    qdlws_exec_state: int | None = None
+
+
+_DIRECT_LINK = re.compile(r"0x([0-9a-f]{1,4}) : 0x([0-9a-f]{1,4}) \[0x([0-9a-f]{1,5})\]")
+
+
+@dataclass(frozen=True, slots=True)
+class DirectLink:
+    """One line of ``direct_link``: port here, port there, entity there. Source: ub.md section 4."""
+
+    port: int
+    peer_port: int
+    peer: str  # entity number
+
+    @classmethod
+    def parse(cls, line: str) -> "DirectLink":
+        """Read ``0x01 : 0x02 [0x00003]``.
+
+        Raises:
+            InvalidRequest: ``line`` is not of that form.
+        """
+        match = _DIRECT_LINK.fullmatch(line.strip())
+        if match is None:
+            raise InvalidRequest(f"{line!r} is not a direct link: expected '0x01 : 0x02 [0x00003]'")
+        port, peer_port, peer = (int(part, 16) for part in match.groups())
+        return cls(port, peer_port, f"{peer:05x}")
 
 
 @dataclass(frozen=True, slots=True)
 class UbEntity:
-    """One entry of ``/sys/bus/ub/devices``; ``number`` is its 5 hex digits."""
+    """One entry of ``/sys/bus/ub/devices``. Entities are called by their number, 5 hex digits."""
 
     number: str
     class_code: int | None = None
@@ -220,10 +254,25 @@ class UbEntity:
     primary_entity: str | None = None
     primary_cna: int | None = None
     numa: int | None = None  # None where firmware says -1
-    direct_links: tuple[str, ...] = ()
-    num_ues: int | None = None  # managing entities only
-    total_ues: int | None = None
+    direct_links: tuple[str, ...] = ()  # as the kernel prints them; ``peers`` says what they mean
+    num_ues: int | None = None  # managing entities only; as sriov_numvfs
+    total_ues: int | None = None  # as sriov_totalvfs
     ports: tuple[EntityPort, ...] = ()
+    instance: int | None = None  # EID of the bus instance it is bound to
+    ubc: str | None = None  # the controller above it
+    kref: int | None = None
+    match_driver: bool | None = None
+    driver_override: str | None = None
+    driver: str | None = None  # the driver that is bound to it
+    sw_cap: int | None = None  # controllers only: forwarding
+    total_entities: int | None = None  # entity 0 only
+    mues: tuple[str, ...] = ()  # entity 0 only: managing entities below it
+    ues: tuple[str, ...] = ()  # managing entities only: entities below it
+    slots: Mapping[int, str] = field(default_factory=dict)  # hot-plug slots and their power state
+
+    @property
+    def peers(self) -> tuple[DirectLink, ...]:
+        return tuple(DirectLink.parse(line) for line in self.direct_links)
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,7 +286,7 @@ class HugePages:
 
 @dataclass(frozen=True, slots=True)
 class NumaNode:
-    """``distances`` maps the id of another node to the kernel's distance (10 is local)."""
+    """``distances`` maps the id of each node to the kernel's distance; to itself it is 10."""
 
     id: int
     cpus: tuple[int, ...] = ()
@@ -253,14 +302,53 @@ class NumaNode:
 
 
 @dataclass(frozen=True, slots=True)
+class BusInstance:
+    """One line of ``/sys/bus/ub/instance``."""
+
+    guid: str
+    type: int
+    eid: int
+    upi: int
+
+
+@dataclass(frozen=True, slots=True)
+class UbBus:
+    """``/sys/bus/ub`` itself; ``cluster`` tells a super-node from a machine of its own."""
+
+    cluster: bool | None = None
+    feature: int | None = None  # one bit a capability
+    instances: tuple[BusInstance, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class SharedMemory:
-    """An OBMM region, ``obmm_shmdev<id>``. Source: ub.md 6.1."""
+    """An OBMM region, ``obmm_shmdev<id>``. Source: ub.md 6.1.
+
+    ``details`` holds what else ``export_info`` or ``import_info`` say, in the kernel's own words.
+    """
 
     id: int
     type: str | None = None  # "export" or "import"
     size: int | None = None  # bytes
     allow_mmap: bool | None = None
     numa: int | None = None  # imported as this NUMA node
+    details: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def node(self) -> str:
+        """The device node, below /dev."""
+        return f"obmm_shmdev{self.id}"
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryPool:
+    """``/sys/kernel/obmm_mempool/obmm-<numa>``: memory set aside for lending. Sizes in bytes."""
+
+    numa: int
+    total: int | None = None
+    used: int | None = None
+    available_cleared: int | None = None
+    available_uncleared: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,6 +375,26 @@ class Link:
     mtu: int = 1500  # bytes
     mac: str = ""
     altnames: tuple[str, ...] = ()
+    qlen: int = 1000  # packets
+
+
+Interface = ipaddress.IPv4Interface | ipaddress.IPv6Interface
+"""An address and the network it is in, as a link carries it."""
+
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """A unicast route. Without a gateway the destination is on the link. ``None`` leaves a value to the kernel."""
+
+    destination: Network
+    gateway: str | None = None
+    mtu: int | None = None  # bytes
+    advmss: int | None = None  # bytes
+    priority: int | None = None
+    table: int | None = None
+    scope: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,3 +407,5 @@ class UbHost:
     numa: tuple[NumaNode, ...] = ()
     shared_memory: tuple[SharedMemory, ...] = ()
     position: Position = Position()
+    bus: UbBus = UbBus()
+    memory_pools: tuple[MemoryPool, ...] = ()
