@@ -22,9 +22,10 @@ from pathlib import Path
 from ubhost.errors import Busy, Conflict, HostFault, InvalidRequest, NotFound, UbError, Unsupported
 from ubhost.model import Eid
 from ubhost.provider import Bandwidth, Device, EidSlot, Kind, Sharing
+from ubhost.ubse.status import Status
 from ubsim.faults import Fault, Faults, When
 from ubsim.ubcore import Refused, Ubcore
-from ubsim.ubse import Code, Rejected, Ubse, Urma
+from ubsim.ubse import Rejected, Ubse, Urma
 
 PORTS = 9  # of an IO die; one EID each, behind the primary one
 
@@ -267,11 +268,11 @@ def _reasons(name: str) -> Iterator[None]:
 
 
 _REASONS: dict[int, type[UbError]] = {
-    Code.EXISTED: Busy,
-    Code.ALLOCATE: Busy,
-    Code.NOT_EXIST: NotFound,
-    Code.RANGE: InvalidRequest,
-    Code.NOT_SUPPORTED: Unsupported,
+    Status.ENGINE_EXISTED: Busy,
+    Status.ENGINE_ALLOCATE: Busy,
+    Status.ENGINE_NOT_EXIST: NotFound,
+    Status.ENGINE_OUT_OF_RANGE: InvalidRequest,
+    Status.NOT_SUPPORTED: Unsupported,
 }
 
 

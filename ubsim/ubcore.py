@@ -44,6 +44,7 @@ class Device:
     home: int
     slots: tuple[Slot, ...] = ()
     logical: frozenset[int] = frozenset()
+    max_eids: int = MAX_EIDS
     is_dynamic: bool = False
     service_levels: tuple[int, ...] = tuple(range(PRIORITIES))
 
@@ -74,14 +75,14 @@ class Ubcore:
             if device.is_in(netns):
                 yield device
 
-    def plug(self, name: str, eids: tuple[Eid, ...]) -> "Ubcore":
+    def plug(self, name: str, eids: tuple[Eid, ...], *, max_eids: int = MAX_EIDS) -> "Ubcore":
         """Register a device in the init namespace; in shared mode every living namespace gets a logical one."""
-        if not name or len(name.encode()) >= MAX_NAME or len(eids) > MAX_EIDS:
+        if not name or len(name.encode()) >= MAX_NAME or not len(eids) <= max_eids <= MAX_EIDS:
             raise Refused(errno.EINVAL, f"cannot register {name!r} with {len(eids)} EIDs")
         if name in self.devices:
             raise Refused(errno.EEXIST, f"device {name} is registered")
         logical = self.others if self.is_shared else frozenset[int]()
-        return self._with(Device(name, self.init, tuple(Slot(eid, self.init) for eid in eids), logical))
+        return self._with(Device(name, self.init, tuple(Slot(eid, self.init) for eid in eids), logical, max_eids))
 
     def unplug(self, name: str) -> "Ubcore":
         self._device(name, errno.ENODEV)
@@ -149,8 +150,8 @@ class Ubcore:
         device = state._device(name, errno.EPERM)
         if not device.is_in(netns):
             raise Refused(errno.EPERM, f"no logical device {name} in net:[{netns}]")
-        if not 0 <= index < MAX_EIDS:
-            raise Refused(errno.EINVAL, f"eid index {index} of {name} is not below {MAX_EIDS}")
+        if not 0 <= index < device.max_eids:
+            raise Refused(errno.EINVAL, f"eid index {index} of {name} is not below {device.max_eids}")
         slots = tuple(replace(s, netns=netns) if at == index else s for at, s in enumerate(device.slots))
         return state._with(replace(device, slots=slots))
 
@@ -175,7 +176,7 @@ class Ubcore:
         device = self._device(name, errno.EPERM)
         if device.is_dynamic:
             raise Refused(errno.EPERM, f"{name} takes its EIDs from the fabric; set it to static first")
-        if not 0 <= index < MAX_EIDS or eid.is_zero:
+        if not 0 <= index < device.max_eids or eid.is_zero:
             raise Refused(errno.EINVAL, f"cannot put EID {eid} into slot {index} of {name}")
         return self._with(_with_slot(device, index, Slot(eid, netns), self.init))
 

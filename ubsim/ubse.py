@@ -7,38 +7,20 @@ Source: reference/ub.md sections 5 and 8 (ubse src/controllers/urma, ubs_engine_
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from enum import IntEnum
 from types import MappingProxyType
 
 from ubhost.model import Eid
 from ubhost.provider import Bandwidth
+from ubhost.ubse.status import Status
 
 NAME_MAX = 32  # bytes with the terminating NUL, UBS_URMA_NAME_MAX
 GRANULE_MBPS = 8  # UBSE hands megabytes a second to the fabric
 
 
-class Code(IntEnum):
-    """Status words of replies, UBS_* and UBS_ENGINE_ERR_*."""
-
-    SUCCESS = 0
-    NOT_SUPPORTED = 11
-    RANGE = 1000
-    RESOURCE = 1001
-    CONNECT = 1002
-    AUTH = 1003
-    TIMEOUT = 1004
-    INTERNAL = 1005
-    EXISTED = 1006
-    NOT_EXIST = 1007
-    CREATING = 1010
-    DELETING = 1011
-    ALLOCATE = 1013
-
-
 class Rejected(Exception):
     """UBSE said no, with a status word."""
 
-    def __init__(self, code: int, reason: str) -> None:
+    def __init__(self, code: Status, reason: str) -> None:
         super().__init__(reason)
         self.code = code
 
@@ -69,18 +51,18 @@ class Ubse:
 
     def named(self, name: str) -> Urma:
         if len(name.encode()) >= NAME_MAX:
-            raise Rejected(Code.RANGE, f"name {name!r} is longer than {NAME_MAX - 1} bytes")
+            raise Rejected(Status.ENGINE_OUT_OF_RANGE, f"name {name!r} is longer than {NAME_MAX - 1} bytes")
         if name not in self.devices:
-            raise Rejected(Code.NOT_EXIST, f"there is no device {name!r}")
+            raise Rejected(Status.ENGINE_NOT_EXIST, f"there is no device {name!r}")
         return self.devices[name]
 
     def allocate(self, name: str, uid: int) -> "Ubse":
         """DEV_ALLOC: one holder at a time, and nobody twice."""
         device = self.named(name)
         if not device.is_active:
-            raise Rejected(Code.ALLOCATE, f"{name} is not active")
+            raise Rejected(Status.ENGINE_ALLOCATE, f"{name} is not active")
         if device.holder is not None:
-            raise Rejected(Code.EXISTED, f"{name} is held by uid {device.holder}")
+            raise Rejected(Status.ENGINE_EXISTED, f"{name} is held by uid {device.holder}")
         return self._with(replace(device, holder=uid))
 
     def free(self, name: str, uid: int) -> "Ubse":
@@ -94,7 +76,8 @@ class Ubse:
         low, high = bandwidth.min_mbps, bandwidth.max_mbps
         if low % GRANULE_MBPS or high % GRANULE_MBPS or low > high or not high:
             raise Rejected(
-                Code.RANGE, f"{name}: {low} to {high} Mb/s are not steps of {GRANULE_MBPS}, min <= max, max > 0"
+                Status.ENGINE_OUT_OF_RANGE,
+                f"{name}: {low} to {high} Mb/s are not steps of {GRANULE_MBPS}, min <= max, max > 0",
             )
         return self._with(replace(device, bandwidth=bandwidth))
 
@@ -102,7 +85,7 @@ class Ubse:
         """QOS_GET: a device without a limit has none to tell."""
         device = self.named(name)
         if device.bandwidth is None:
-            raise Rejected(Code.NOT_EXIST, f"{name} has no bandwidth set")
+            raise Rejected(Status.ENGINE_NOT_EXIST, f"{name} has no bandwidth set")
         return device.bandwidth
 
     def unlimit(self, name: str, uid: int) -> "Ubse":
@@ -122,20 +105,20 @@ class Ubse:
     def _held(self, name: str, uid: int) -> Urma:
         device = self.named(name)
         if device.holder is None:
-            raise Rejected(Code.NOT_EXIST, f"{name} is not allocated")
+            raise Rejected(Status.ENGINE_NOT_EXIST, f"{name} is not allocated")
         self._refuse_stranger(device, uid)
         return device
 
     def _limitable(self, name: str, uid: int) -> Urma:
         device = self.named(name)
         if not device.is_unique:
-            raise Rejected(Code.NOT_SUPPORTED, f"{name} is shared: only exclusive devices can be limited")
+            raise Rejected(Status.NOT_SUPPORTED, f"{name} is shared: only exclusive devices can be limited")
         self._refuse_stranger(device, uid)
         return device
 
     def _refuse_stranger(self, device: Urma, uid: int) -> None:
         if device.holder not in (None, uid):
-            raise Rejected(Code.AUTH, f"{device.name} is held by uid {device.holder}, not by uid {uid}")
+            raise Rejected(Status.ENGINE_AUTH_FAILED, f"{device.name} is held by uid {device.holder}, not by uid {uid}")
 
     def _with(self, device: Urma) -> "Ubse":
         return replace(self, devices={**self.devices, device.name: device})

@@ -7,7 +7,8 @@ import pytest
 
 from ubhost.model import Eid
 from ubhost.provider import Bandwidth
-from ubsim.ubse import Code, Rejected, Ubse, Urma
+from ubhost.ubse.status import Status
+from ubsim.ubse import Rejected, Ubse, Urma
 
 MINE, YOURS = 0, 1000
 
@@ -22,7 +23,7 @@ def test_a_held_device_cannot_be_allocated_again_by_anybody() -> None:
     for uid in (MINE, YOURS):
         with pytest.raises(Rejected) as caught:
             held.allocate("urma_1", uid)
-        assert caught.value.code == Code.EXISTED
+        assert caught.value.code == Status.ENGINE_EXISTED
 
 
 def test_only_the_holder_may_free_or_limit() -> None:
@@ -35,20 +36,20 @@ def test_only_the_holder_may_free_or_limit() -> None:
     for operation in strangers:
         with pytest.raises(Rejected) as caught:
             operation()
-        assert caught.value.code == Code.AUTH
+        assert caught.value.code == Status.ENGINE_AUTH_FAILED
 
 
 def test_a_free_device_cannot_be_freed() -> None:
     with pytest.raises(Rejected) as caught:
         ubse().free("urma_1", MINE)
-    assert caught.value.code == Code.NOT_EXIST
+    assert caught.value.code == Status.ENGINE_NOT_EXIST
 
 
 def test_an_inactive_device_cannot_be_allocated_until_it_is_activated() -> None:
     idle = ubse(is_active=False)
     with pytest.raises(Rejected) as caught:
         idle.allocate("urma_1", MINE)
-    assert caught.value.code == Code.ALLOCATE
+    assert caught.value.code == Status.ENGINE_ALLOCATE
     assert idle.activate("urma_1").allocate("urma_1", MINE).named("urma_1").holder == MINE
 
 
@@ -56,7 +57,7 @@ def test_an_inactive_device_cannot_be_allocated_until_it_is_activated() -> None:
 def test_a_limit_is_in_steps_of_8_and_min_is_not_above_max(limits: tuple[int, int]) -> None:
     with pytest.raises(Rejected) as caught:
         ubse().limit("urma_1", Bandwidth(*limits), MINE)
-    assert caught.value.code == Code.RANGE
+    assert caught.value.code == Status.ENGINE_OUT_OF_RANGE
 
 
 def test_a_shared_device_cannot_be_limited() -> None:
@@ -68,7 +69,7 @@ def test_a_shared_device_cannot_be_limited() -> None:
     for operation in operations:
         with pytest.raises(Rejected) as caught:
             operation()
-        assert caught.value.code == Code.NOT_SUPPORTED
+        assert caught.value.code == Status.NOT_SUPPORTED
 
 
 def test_a_limit_is_told_until_it_is_reset_or_the_device_is_freed() -> None:
@@ -77,11 +78,11 @@ def test_a_limit_is_told_until_it_is_reset_or_the_device_is_freed() -> None:
     for state in (limited.unlimit("urma_1", MINE), limited.free("urma_1", MINE)):
         with pytest.raises(Rejected) as caught:
             state.limit_of("urma_1")
-        assert caught.value.code == Code.NOT_EXIST
+        assert caught.value.code == Status.ENGINE_NOT_EXIST
 
 
 def test_unknown_and_overlong_names_have_codes_of_their_own() -> None:
-    for name, code in (("urma_9", Code.NOT_EXIST), ("u" * 32, Code.RANGE)):
+    for name, code in (("urma_9", Status.ENGINE_NOT_EXIST), ("u" * 32, Status.ENGINE_OUT_OF_RANGE)):
         with pytest.raises(Rejected) as caught:
             ubse().allocate(name, MINE)
         assert caught.value.code == code

@@ -1,0 +1,270 @@
+"""From the short form of a scenario file to a super-node with everything spelled out.
+
+Faults of single values (a size that is none, a port that is not one) are collected and raised together; whether
+the whole can exist is asked in ``ubsim.consistency``.
+"""
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeVar
+
+from ubhost import config
+from ubhost.errors import InvalidRequest
+from ubhost.model import Eid, Mtu, PortState, Speed, Width
+from ubhost.provider import Sharing
+from ubsim import consistency
+from ubsim.scenario import (
+    EID_PREFIX,
+    DeviceEntry,
+    Link,
+    LinkEntry,
+    Node,
+    NodeEntry,
+    Numa,
+    NumaEntry,
+    Port,
+    PortEntry,
+    PortId,
+    Region,
+    ScenarioFile,
+    SuperNode,
+    Urma,
+)
+from ubsim.wiring import wire
+
+T = TypeVar("T")
+UNITS = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
+LOCAL, REMOTE, BORROWED = 10, 21, 100  # NUMA distances that a file may leave out
+
+
+class Faults:
+    """Collects what is wrong, so that a user sees all of it at once."""
+
+    def __init__(self) -> None:
+        self.found: list[str] = []
+
+    def try_(self, at: str, read: Callable[[], T], otherwise: T) -> T:
+        try:
+            return read()
+        except InvalidRequest as error:
+            self.found.append(f"{at}: {error}")
+            return otherwise
+
+
+def load(path: Path) -> SuperNode:
+    """Read a scenario file.
+
+    Raises:
+        InvalidRequest: it cannot be read, has wrong or unknown keys, or cannot exist; every fault is named.
+    """
+    super_node = expand(config.load(path, ScenarioFile), where=str(path))
+    consistency.refuse_impossible(super_node, where=str(path))
+    return super_node
+
+
+def expand(file: ScenarioFile, *, where: str) -> SuperNode:
+    """Spell ``file`` out.
+
+    Raises:
+        InvalidRequest: single values that mean nothing; all are named.
+    """
+    faults = Faults()
+    entries = tuple(_repeated(file.nodes))
+    nodes = tuple(_node(entry, slot, file, faults) for slot, entry in enumerate(entries))
+    if file.links:
+        links = tuple(_link(entry, at, faults) for at, entry in enumerate(file.links))
+    else:
+        links = faults.try_("$.wiring", lambda: wire(file.wiring, nodes), ())
+    regions = tuple(
+        Region(
+            region.name,
+            region.owner,
+            region.importers,
+            faults.try_(f"$.shared_memory[{at}].size", lambda region=region: size_of(region.size), 0),  # type: ignore[misc]
+            region.cacheable,
+        )
+        for at, region in enumerate(file.shared_memory)
+    )
+    if faults.found:
+        raise InvalidRequest(f"{where}: " + "; ".join(faults.found))
+    return SuperNode(file.name, file.super_node_id, nodes, file.sharing, file.eid_sharing, links, regions)
+
+
+def size_of(text: str) -> int:
+    """Return the bytes that ``text`` means: ``64GiB``, ``512MiB``, ``4096``."""
+    match = re.fullmatch(r"(\d+) ?(KiB|MiB|GiB|TiB|)", text.strip())
+    if not match:
+        raise InvalidRequest(f"{text!r} is not a size, such as 64GiB")
+    return int(match[1]) * UNITS[match[2]]
+
+
+def cpus_of(text: str) -> tuple[int, ...]:
+    """Return the CPUs of a kernel CPU list: ``0-3,8``."""
+    cpus: list[int] = []
+    for part in filter(None, text.replace(" ", "").split(",")):
+        match = re.fullmatch(r"(\d+)(?:-(\d+))?", part)
+        if not match or int(match[2] or match[1]) < int(match[1]) or int(match[2] or 0) > 8191:
+            raise InvalidRequest(f"{text!r} is not a list of CPUs, such as 0-3,8")
+        cpus += range(int(match[1]), int(match[2] or match[1]) + 1)
+    return tuple(cpus)
+
+
+def port_of(text: str) -> PortId:
+    """Read NODE/CHIP/DIE/PORT."""
+    match = re.fullmatch(r"([^/]+)/(\d+)/(\d+)/(\d+)", text)
+    if not match:
+        raise InvalidRequest(f"{text!r} is not a port, such as node0/0/1/3 (NODE/CHIP/DIE/PORT)")
+    return PortId(match[1], int(match[2]), int(match[3]), int(match[4]))
+
+
+def _repeated(entries: tuple[NodeEntry, ...]) -> Iterator[NodeEntry]:
+    for entry in entries:
+        if entry.count == 1:
+            yield entry
+            continue
+        for number in range(entry.count):
+            slot = None if entry.slot_id is None else entry.slot_id + number
+            yield replace(entry, name=f"{entry.name}{number}", slot_id=slot, count=1)
+
+
+def _node(entry: NodeEntry, position: int, file: ScenarioFile, faults: Faults) -> Node:
+    slot = position if entry.slot_id is None else entry.slot_id
+    at = f"node {entry.name}"
+    numa = tuple(
+        _numa(number, n, f"{at}: numa[{number}]", faults) for number, n in enumerate(entry.numa or DEFAULT_NUMA)
+    )
+    ports = tuple(_ports(entry, at, faults))
+    dies = [(chip, die) for chip in range(entry.chips) for die in range(entry.dies_per_chip)]
+    pairs = [(dies[i], dies[i + 1]) for i in range(0, len(dies) - 1, 2)]
+    overrides = {override.name: override for override in entry.device_overrides}
+    faults.found += [
+        f"{at}: device_overrides: there is no device {name}, only urma_1 to urma_{entry.devices}"
+        for name in overrides
+        if name not in {f"urma_{number}" for number in range(1, entry.devices + 1)}
+    ]
+    devices = tuple(
+        _urma(number, slot, pairs, entry, file, overrides.get(f"urma_{number}"), numa, faults)
+        for number in range(entry.devices + 1)
+        if pairs
+    )
+    return Node(
+        name=entry.name,
+        slot_id=slot,
+        host_name=entry.host_name or entry.name,
+        ports=ports,
+        devices=devices,
+        numa=numa,
+        distances=entry.distances or _distances(numa),
+        netns=entry.netns,
+    )
+
+
+DEFAULT_NUMA = (NumaEntry(cpus="0-3"), NumaEntry(cpus="4-7"))
+
+
+def _numa(number: int, entry: NumaEntry, at: str, faults: Faults) -> Numa:
+    memory = faults.try_(at, lambda: size_of(entry.memory), 0)
+    nothing: tuple[int, ...] = ()
+    cpus = faults.try_(at, lambda: cpus_of(entry.cpus), nothing)
+    return Numa(number, memory, cpus, entry.borrowed_from, entry.hugepages_2m)
+
+
+def _distances(numa: tuple[Numa, ...]) -> tuple[tuple[int, ...], ...]:
+    def distance(a: Numa, b: Numa) -> int:
+        if a.id == b.id:
+            return LOCAL
+        return BORROWED if a.borrowed_from or b.borrowed_from else REMOTE
+
+    return tuple(tuple(distance(a, b) for b in numa) for a in numa)
+
+
+def _ports(entry: NodeEntry, at: str, faults: Faults) -> Iterator[Port]:
+    overrides = {
+        faults.try_(f"{at}: port_overrides", lambda o=override: port_of(f"{entry.name}/{o.port}"), None): override  # type: ignore[misc]
+        for override in entry.port_overrides
+    }
+    for chip in range(entry.chips):
+        for die in range(entry.dies_per_chip):
+            for number in range(entry.ports_per_die):
+                port = Port(PortId(entry.name, chip, die, number))
+                override = overrides.pop(port.id, None)
+                yield faults.try_(f"{at}: port {port.id}", lambda p=port, o=override: _changed(p, o), port)  # type: ignore[misc]
+    faults.found += [f"{at}: port_overrides: there is no port {port}" for port in overrides if port]
+
+
+def _changed(port: Port, override: PortEntry | None) -> Port:
+    if override is None:
+        return port
+    return replace(
+        port,
+        state=_member(PortState, override.state),
+        speed=_member(Speed, override.speed),
+        width=_member(Width, override.width),
+        mtu=_member(Mtu, override.mtu),
+    )
+
+
+E = TypeVar("E", PortState, Speed, Width, Mtu)
+
+
+def _member(kind: type[E], name: str) -> E:
+    try:
+        return kind[name]
+    except KeyError:
+        raise InvalidRequest(f"{name!r} is none of {', '.join(member.name for member in kind)}") from None
+
+
+def _urma(
+    number: int,
+    slot: int,
+    pairs: list[tuple[tuple[int, int], tuple[int, int]]],
+    entry: NodeEntry,
+    file: ScenarioFile,
+    override: DeviceEntry | None,
+    numa: tuple[Numa, ...],
+    faults: Faults,
+) -> Urma:
+    """Device ``number``: 0 is the host's own ``bonding_dev_0`` on the managing entities."""
+    given = override or DeviceEntry(f"urma_{number}")
+    pair = number % len(pairs)
+    index = number // len(pairs)
+    fe = (2 * number, 2 * number + 1)
+    with_cpus = [n.id for n in numa if n.cpus] or [0]
+    at = f"node {entry.name}: {given.name}"
+
+    def eid(text: str | None, generated: Eid) -> Eid:
+        return generated if text is None else faults.try_(at, lambda: Eid.parse(text), generated)
+
+    primaries = (*given.primary_eids, None, None)
+    member_eids = tuple(
+        (
+            eid(primaries[side], Eid.from_words(EID_PREFIX, file.super_node_id << 16 | slot, fe[side], 0)),
+            *(
+                Eid.from_words(EID_PREFIX, file.super_node_id << 16 | slot, fe[side], 1 + port)
+                for port in range(entry.ports_per_die)
+            ),
+        )
+        for side in (0, 1)
+    )
+    return Urma(
+        name=given.name if number else None,
+        bonding=f"bonding_dev_{number}",
+        members=(f"udma{fe[0]}", f"udma{fe[1]}"),
+        dies=pairs[pair],
+        entities=(index, index),
+        bonding_eid=eid(given.bonding_eid, Eid.from_words(file.super_node_id, slot, *fe)),
+        member_eids=(member_eids[0], member_eids[1]),
+        numa=with_cpus[pair % len(with_cpus)] if given.numa is None else given.numa,
+        is_unique=(given.sharing or Sharing.EXCLUSIVE) is Sharing.EXCLUSIVE,
+        is_healthy=given.healthy,
+        is_active=given.active,
+    )
+
+
+def _link(entry: LinkEntry, at: int, faults: Faults) -> Link:
+    nowhere = PortId("", 0, 0, 0)
+    a = faults.try_(f"$.links[{at}].a", lambda: port_of(entry.a), nowhere)
+    b = faults.try_(f"$.links[{at}].b", lambda: port_of(entry.b), nowhere)
+    return Link(a, b, entry.up, entry.latency_us, entry.bandwidth_mbps)

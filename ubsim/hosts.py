@@ -1,0 +1,257 @@
+"""What the kernel of each node of a super-node would tell: the scenario as ``ubhost.model`` values. Pure.
+
+Per die there is a controller that holds the ports (entity 0), a managing entity (entity 1) under the host's own
+devices, and one more entity for every device that is handed out.
+
+Source: reference/ub.md sections 1.2, 4, 5 and 6.1. Limits of a device are plausible numbers, not measured ones.
+"""
+
+from collections.abc import Iterator, Mapping
+
+from ubhost.model import (
+    BusInstance,
+    Eid,
+    EntityPort,
+    HugePages,
+    NumaNode,
+    PortState,
+    Position,
+    Priority,
+    SharedMemory,
+    TransMode,
+    Transport,
+    UbBus,
+    UbEntity,
+    UbHost,
+    UrmaDevice,
+    UrmaPort,
+)
+from ubsim.scenario import Link, Node, Numa, Port, PortId, SuperNode, Urma
+from ubsim.sysfs import FEATURES
+
+VENDOR = 0xCC08
+CONTROLLER, MANAGING, HANDED_OUT = 0xA000, 0xA001, 0xA002  # device ids
+NETWORK_CONTROLLER = 0x0002  # class code
+CONTROLLER_TYPE = 0x1
+LIMITS: Mapping[str, int] = {
+    "max_jfc": 65536, "max_jfs": 65536, "max_jfr": 65536, "max_jetty": 65536, "max_jetty_grp": 1024,
+    "max_jetty_in_jetty_grp": 32, "max_jfc_depth": 65536, "max_jfs_depth": 8192, "max_jfr_depth": 8192,
+    "max_jfs_inline_size": 256, "max_jfs_sge": 13, "max_jfs_rsge": 13, "max_jfr_sge": 13, "max_msg_size": 65536,
+    "max_read_size": 65536, "max_write_size": 65536, "max_cas_size": 8, "max_swap_size": 8,
+    "max_fetch_and_add_size": 8, "max_fetch_and_sub_size": 8, "max_fetch_and_and_size": 8,
+    "max_fetch_and_or_size": 8, "max_fetch_and_xor_size": 8, "atomic_feat": 127, "congestion_ctrl_alg": 1,
+    "ceq_cnt": 16, "max_tp_in_tpg": 16, "page_size_cap": 0x201000, "max_oor_cnt": 1024, "mn": 0,
+    "max_netaddr_cnt": 1024, "fe_cnt": 0,
+}  # fmt: skip
+RESERVED_JETTIES = (32, 63)  # well-known jetty ids begin at 32
+
+
+def hosts_of(super_node: SuperNode, netdevs: Mapping[tuple[str, str], str] | None = None) -> dict[str, UbHost]:
+    """Return what each node's kernel tells, by node; ``netdevs`` maps (node, bonding device) to its netdev."""
+    peers = {end: (other, link) for link in super_node.links for end, other in ((link.a, link.b), (link.b, link.a))}
+    memory = shared_memory(super_node)
+    return {
+        node.name: UbHost(
+            is_ub_platform=True,
+            devices=tuple(
+                value
+                for urma in node.devices
+                for value in urma_devices(node, urma, (netdevs or {}).get((node.name, urma.bonding)))
+            ),
+            entities=tuple(sorted(_entities(super_node, node, peers), key=lambda entity: entity.number)),
+            numa=numa_nodes(node),
+            shared_memory=memory[node.name],
+            position=Position(super_node.id, node.slot_id, node.host_name),
+            bus=UbBus(
+                cluster=True,
+                feature=(1 << len(FEATURES)) - 1,
+                instances=(BusInstance(_guid(super_node, node, 0, 0, 0, kind=0), 1, node.slot_id << 10 | 1, 1),),
+            ),
+        )
+        for node in super_node.nodes
+    }
+
+
+def urma_devices(node: Node, urma: Urma, netdev: str | None) -> Iterator[UrmaDevice]:
+    """Yield the bonding device and its members, as a process of the host's own namespace sees them at boot."""
+    ports = {port.id: port for port in node.ports}
+    bonding_state = PortState.ACTIVE if urma.is_healthy else PortState.DOWN
+    common = {
+        "transport_type": Transport.UB,
+        "trans_mode": TransMode.RM | TransMode.RC | TransMode.UM,
+        "dynamic_eid": False,
+        "virtualization": False,
+        "port_count": 1,
+        "priorities": tuple(Priority(at, at, 0) for at in range(16)),
+        "reserved_jetty_id": RESERVED_JETTIES,
+    }
+    yield UrmaDevice(
+        name=urma.bonding,
+        ubdev=urma.bonding,
+        driver_name="ubagg",
+        net_dev=netdev,
+        guid=Eid(urma.bonding_eid.value),
+        feature=0x3,
+        eids=(urma.bonding_eid,),
+        ports=(_urma_port(Port(PortId(node.name, 0, 0, 0), bonding_state)),),
+        limits={**LIMITS, "max_eid_cnt": 1},
+        **common,  # type: ignore[arg-type]
+    )
+    for side in (0, 1):
+        chip, die = urma.dies[side]
+        first = ports[PortId(node.name, chip, die, 0)]
+        yield UrmaDevice(
+            name=urma.members[side],
+            ubdev=urma.members[side],
+            driver_name="udma",
+            guid=urma.member_eids[side][0],
+            feature=0x1F,
+            eids=urma.member_eids[side],
+            ports=(_urma_port(first),),  # today's UDMA fills port 0 only
+            vendor=VENDOR,
+            device=MANAGING if urma.name is None else HANDED_OUT,
+            entity=_number(node, urma, side),
+            limits={**LIMITS, "max_eid_cnt": len(urma.member_eids[side])},
+            **common,  # type: ignore[arg-type]
+        )
+
+
+def _urma_port(port: Port) -> UrmaPort:
+    return UrmaPort(0, port.mtu, port.mtu, port.state, port.width, port.speed)
+
+
+def _number(node: Node, urma: Urma, side: int) -> str:
+    return f"{len(node.dies) + 1 + 2 * node.devices.index(urma) + side:05x}"
+
+
+def _guid(super_node: SuperNode, node: Node, device: int, die: int, index: int, kind: int = CONTROLLER_TYPE) -> str:
+    sequence = super_node.id << 32 | node.slot_id << 16 | die << 12 | index
+    return f"{VENDOR:04x}-{device:04x}-0-{kind:x}-000000-{sequence:016x}"
+
+
+def _cna(node: Node, die: int, port: int = 0) -> int:
+    return (node.slot_id << 9 | die << 4 | port) & 0xFFFFFF
+
+
+def _entities(super_node: SuperNode, node: Node, peers: Mapping[PortId, tuple[PortId, Link]]) -> Iterator[UbEntity]:
+    for at, (chip, die) in enumerate(node.dies):
+        below = [(_number(node, d, side), d) for d in node.devices for side in (0, 1) if d.dies[side] == (chip, die)]
+        handed_out = tuple(number for number, urma in below if urma.name)
+        ports = tuple(
+            _entity_port(super_node, node, at, port, peers)
+            for port in node.ports
+            if (port.id.chip, port.id.die) == (chip, die)
+        )
+        yield UbEntity(
+            number=f"{at + 1:05x}",
+            device=CONTROLLER,
+            guid=_guid(super_node, node, CONTROLLER, at, 0),
+            entity_idx=0,
+            direct_links=tuple(
+                f"0x{port.index:02x} : 0x{port.neighbor_port_idx:02x} [0x{int(port.neighbor, 16):03x}]"
+                for port in ports
+                if port.neighbor is not None and port.neighbor_port_idx is not None
+            ),
+            ports=ports,
+            sw_cap=1,
+            total_entities=256,
+            mues=tuple(number for number, urma in below if urma.name is None),
+            **_shared(node, at, at + 1, node.devices[0].numa),  # type: ignore[arg-type]
+        )
+        for number, urma in below:
+            own = urma.name is None
+            kind = MANAGING if own else HANDED_OUT
+            yield UbEntity(
+                number=number,
+                device=kind,
+                guid=_guid(super_node, node, kind, at, 1 + urma.entities[0]),
+                entity_idx=1 + urma.entities[0],
+                num_ues=len(handed_out) if own else None,
+                total_ues=255 if own else None,
+                ues=handed_out if own else (),
+                **_shared(node, at, int(number, 16), urma.numa),  # type: ignore[arg-type]
+            )
+
+
+def _shared(node: Node, die: int, number: int, numa: int) -> dict[str, object]:
+    return {
+        "class_code": NETWORK_CONTROLLER,
+        "vendor": VENDOR,
+        "type": CONTROLLER_TYPE,
+        "eid": node.slot_id << 10 | number,
+        "tid": number,
+        "upi": 1,
+        "primary_entity": f"{die + 1:05x}",
+        "ubc": f"{die + 1:05x}",
+        "instance": node.slot_id << 10 | 1,
+        "kref": 4,
+        "match_driver": True,
+        "driver": "ubase",
+        "primary_cna": _cna(node, die),
+        "numa": numa,
+    }
+
+
+def _entity_port(
+    super_node: SuperNode, node: Node, die: int, port: Port, peers: Mapping[PortId, tuple[PortId, Link]]
+) -> EntityPort:
+    peer, link = peers.get(port.id, (None, None))
+    up = link is not None and link.is_up and port.state is PortState.ACTIVE
+    cna = _cna(node, die, port.id.port)
+    if peer is None or not up:
+        return EntityPort(port.id.port, cna=cna, linkup=False, boundary=False)
+    other = next((n for n in super_node.nodes if n.name == peer.node), None)
+    if other is None:  # the switch of a plane: outside of this kernel's domain
+        return EntityPort(port.id.port, cna=cna, linkup=True, boundary=True)
+    at = other.dies.index((peer.chip, peer.die))
+    return EntityPort(
+        port.id.port,
+        cna=cna,
+        linkup=True,
+        neighbor=f"{at + 1:05x}",
+        neighbor_guid=_guid(super_node, other, CONTROLLER, at, 0),
+        neighbor_port_idx=peer.port,
+        boundary=False,
+    )
+
+
+def numa_nodes(node: Node) -> tuple[NumaNode, ...]:
+    """The NUMA nodes of ``node``; half of a node's memory is free, what is borrowed is all free."""
+    return tuple(
+        NumaNode(
+            id=numa.id,
+            cpus=numa.cpus,
+            memory_total=numa.memory,
+            memory_free=_free(numa),
+            distances={other.id: node.distances[numa.id][other.id] for other in node.numa},
+            hugepages=(HugePages(2048, numa.hugepages_2m, numa.hugepages_2m),) if numa.hugepages_2m else (),
+        )
+        for numa in node.numa
+    )
+
+
+def _free(numa: Numa) -> int:
+    return numa.memory if numa.borrowed_from else numa.memory // 8192 * 4096
+
+
+def shared_memory(super_node: SuperNode) -> dict[str, tuple[SharedMemory, ...]]:
+    """Return the OBMM regions of every node: what it lends and borrows as NUMA memory, then what is shared by name.
+
+    Ids count up per node, as the driver deals them out.
+    """
+    found: dict[str, list[SharedMemory]] = {node.name: [] for node in super_node.nodes}
+
+    def add(name: str, kind: str, size: int, *, allow_mmap: bool, numa: int | None = None) -> None:
+        details = {"preimport": "0"} if kind == "import" else {"memory_from_user": "0"}
+        found[name].append(SharedMemory(len(found[name]) + 1, kind, size, allow_mmap, numa, details))
+
+    for node in super_node.nodes:
+        for numa in node.numa:
+            if numa.borrowed_from:
+                add(numa.borrowed_from, "export", numa.memory, allow_mmap=False)
+                add(node.name, "import", numa.memory, allow_mmap=False, numa=numa.id)
+    for region in super_node.regions:
+        add(region.owner, "export", region.size, allow_mmap=True)
+        for name in region.importers:
+            add(name, "import", region.size, allow_mmap=True)
+    return {name: tuple(regions) for name, regions in found.items()}
