@@ -195,7 +195,7 @@ class UrmaDevice:
 class EntityPort:
     """``port<index>/`` of a UB entity. ``neighbor`` is the peer's entity number; ``None`` where there is no peer.
 
-    The last five are about lanes that are switched off when idle, on physical ports only.
+    The last five are about lanes that are switched off when idle, in the kernel's words, on physical ports only.
     """
 
     index: int
@@ -205,11 +205,11 @@ class EntityPort:
     neighbor_guid: str | None = None
     neighbor_port_idx: int | None = None
     boundary: bool | None = None
-    asy_link_width: int | None = None
-    glb_qdlws: int | None = None
-    rx_qdlws: int | None = None
-    tx_qdlws: int | None = None
-    qdlws_exec_state: int | None = None
+    asy_link_width: str | None = None
+    glb_qdlws: str | None = None
+    rx_qdlws: str | None = None
+    tx_qdlws: str | None = None
+    qdlws_exec_state: str | None = None
 
 
 _DIRECT_LINK = re.compile(r"0x([0-9a-f]{1,4}) : 0x([0-9a-f]{1,4}) \[0x([0-9a-f]{1,5})\]")

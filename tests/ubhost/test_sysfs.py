@@ -84,13 +84,15 @@ RECORDED = {
     "devices/ub0/00001/port1/neighbor_guid": "cc08-a001-0-0-000000-0000000700020000",
     "devices/ub0/00001/port1/neighbor_port_idx": "2",
     "devices/ub0/00001/port1/boundary": "0x0",
+    "devices/ub0/00001/port1/glb_qdlws": "disabled",
+    "devices/ub0/00001/port1/qdlws_exec_state": "IDLE",
     "devices/ub0/00001/port2/linkup": "0",
     "devices/ub0/00001/port2/neighbor": "No Neighbor",
     "devices/ub0/00001/port2/neighbor_guid": "No Neighbor",
     "devices/ub0/00001/port2/neighbor_port_idx": "No Neighbor",
     "devices/ub0/00001/slot3/power": "poweroff",
     "bus/ub/cluster": "1",
-    "bus/ub/instance": "count 0x1\nguid:cc08-a001 type:1 eid:0x401 upi:0x1",
+    "bus/ub/instance": "count 0x1, from 0x0, show 0x1\nguid:cc08-a001 type:1 eid:00401 upi:0001",
     "bus/ub/ub_feature": "0x0000000000000fff\nUB Memory Sharing(Cacheable)+",
     "devices/system/node/node0/cpulist": "0-3,8",
     "devices/system/node/node0/distance": "10 21 100",
@@ -161,7 +163,17 @@ def test_entities_are_read_in_the_kernels_formats(roots: Roots) -> None:
     assert first.peers == (DirectLink(1, 2, "00003"), DirectLink(4, 4, "00003"))
     assert (first.num_ues, first.total_ues, first.mues, first.ues) == (4, 255, ("00002", "00004"), ("00005", "00006"))
     assert first.ports == (
-        EntityPort(1, 0x202, True, "00003", "cc08-a001-0-0-000000-0000000700020000", 2, boundary=False),
+        EntityPort(
+            1,
+            0x202,
+            True,
+            "00003",
+            "cc08-a001-0-0-000000-0000000700020000",
+            2,
+            False,
+            glb_qdlws="disabled",
+            qdlws_exec_state="IDLE",
+        ),
         EntityPort(2, linkup=False),
     )
     assert first.slots == {3: "poweroff"}

@@ -36,7 +36,7 @@ def _instance(line: str) -> BusInstance:
     if match is None:
         raise ValueError(f"instance {line[:80]!r} makes no sense: expected guid, type, eid and upi")
     guid, kind, eid, upi = match.groups()
-    return BusInstance(guid, int(kind, 0), int(eid, 0), int(upi, 0))
+    return BusInstance(guid, *(int(value, 16) for value in (kind, eid, upi)))
 
 
 def read_entities(folder: Folder) -> tuple[UbEntity, ...]:
@@ -126,11 +126,11 @@ def _port(index: int, folder: Folder) -> EntityPort:
         neighbor_guid=_unless(folder.text("neighbor_guid"), NO_NEIGHBOR),
         neighbor_port_idx=folder.number("neighbor_port_idx") if has_peer_port else None,
         boundary=folder.flag("boundary"),
-        asy_link_width=folder.number("asy_link_width"),
-        glb_qdlws=folder.number("glb_qdlws"),
-        rx_qdlws=folder.number("rx_qdlws"),
-        tx_qdlws=folder.number("tx_qdlws"),
-        qdlws_exec_state=folder.number("qdlws_exec_state"),
+        asy_link_width=folder.text("asy_link_width"),
+        glb_qdlws=folder.text("glb_qdlws"),
+        rx_qdlws=folder.text("rx_qdlws"),
+        tx_qdlws=folder.text("tx_qdlws"),
+        qdlws_exec_state=folder.text("qdlws_exec_state"),
     )
 
 
