@@ -5,6 +5,7 @@ or two simulated nodes of one machine); they share its locks too.
 """
 
 import fcntl
+import hashlib
 import os
 import time
 from collections.abc import Iterator
@@ -24,7 +25,7 @@ def hold(folder: Path, name: str, *, wait_s: float = PATIENCE_S) -> Iterator[Non
     Raises:
         Busy: another call held it for ``wait_s``.
     """
-    path = folder / f"{name}.lock"
+    path = folder / hashlib.sha256(name.encode()).hexdigest()  # a name may be anything a caller sent
     descriptor = _acquire(path, name, time.monotonic() + wait_s)
     try:
         yield

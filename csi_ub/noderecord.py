@@ -5,12 +5,13 @@ the mount table says. It is written before the first mount, and dies with the mo
 mount flags are kept as the attributes they became.
 """
 
+import hashlib
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
 
-from csi_ub.model import AccessMode
+from csi_ub.model import AccessMode, is_volume_id
 from ubhost import statefile
 from ubhost.kernel.mountinfo import Origin
 from ubhost.kernel.mounts import Attribute
@@ -73,4 +74,6 @@ class NodeRecords:
             statefile.write(path, _VERSION, msgspec.to_builtins(record))
 
     def _path(self, volume_id: str) -> Path:
+        if not is_volume_id(volume_id):  # a name may be anything a caller sent
+            volume_id = hashlib.sha256(volume_id.encode()).hexdigest()
         return self._folder / f"{volume_id}.json"

@@ -57,7 +57,7 @@ class NodeVolumes:
         _refuse_block(capability)
         use = Use(capability.mode, attributes(capability, is_read_only=False), capability.mount_group)
         target = canonical(staging)
-        with hold(self._locks, volume_id):
+        with hold(self._locks, f"volume {volume_id}"):
             volume, pool = self.volumes.find(volume_id, context)
             with self._source(lambda: self.engine.stage(volume, pool)) as (source, origin):
                 record = self._records.read(volume_id) or NodeRecord(volume_id, str(pool.path), origin)
@@ -77,7 +77,7 @@ class NodeVolumes:
             InUse: pods still have it, or something has files open on it.
         """
         target = canonical(staging)
-        with hold(self._locks, volume_id):
+        with hold(self._locks, f"volume {volume_id}"):
             record = self._records.read(volume_id)
             seen = see(target)
             if record and set(record.staged) <= {str(target)} and self._still_published(record):
@@ -114,7 +114,7 @@ class NodeVolumes:
         _refuse_block(capability)
         use = Use(capability.mode, attributes(capability, is_read_only=readonly), capability.mount_group)
         target = canonical(target_path)
-        with hold(self._locks, volume_id):
+        with hold(self._locks, f"volume {volume_id}"):
             record = self._records.read(volume_id)
             if record is None:
                 self.volumes.find(volume_id, context)
@@ -138,7 +138,7 @@ class NodeVolumes:
             InUse: something has files open on it, or the path is neither our mount nor empty.
         """
         target = canonical(target_path)
-        with hold(self._locks, volume_id):
+        with hold(self._locks, f"volume {volume_id}"):
             record = self._records.read(volume_id)
             for step in plan_unmount(str(target), see(target), self._ours(volume_id, record), remove=True):
                 Mounter().do(step)

@@ -96,6 +96,8 @@ class Pool:
                 content = statefile.read(_path(folder) / "volume.json", _VERSION)
         except OSError:  # not there, or a symbolic link that is not ours
             return None
+        except statefile.Damaged as error:
+            raise statefile.Damaged(f"record of volume {volume_id} in {self.path}: {error}") from error
         if content is None:
             return None
         volume = _volume(content, f"{self.path}/volumes/{volume_id}/volume.json")
@@ -136,7 +138,7 @@ class Pool:
             HostFault: it could not be made; nothing is left.
         """
         digest = hashlib.sha256(want.name.encode()).hexdigest()
-        with hold(self.path / "locks", digest):
+        with hold(self.path / "locks", f"volume named {want.name!r}"):
             existing = self._called(want.name, digest)
             if existing:
                 compatible(existing)
@@ -157,7 +159,8 @@ class Pool:
         if volume is None:
             return
         digest = hashlib.sha256(volume.name.encode()).hexdigest()
-        with hold(self.path / "locks", digest), hold(self.path / "locks", volume_id):
+        locks = self.path / "locks"
+        with hold(locks, f"volume named {volume.name!r}"), hold(locks, f"volume {volume_id}"):
             folder = self.path / "volumes" / volume_id
             if not folder.exists():
                 return
@@ -174,7 +177,7 @@ class Pool:
             NotFound: there is no such volume (any more).
             Busy: another call is working on it.
         """
-        with hold(self.path / "locks", volume_id):
+        with hold(self.path / "locks", f"volume {volume_id}"):
             if self.find(volume_id) is None:
                 raise NotFound(f"volume {volume_id} does not exist in pool {self.name!r}")
             for other in self.attachments(volume_id):

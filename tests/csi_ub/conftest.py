@@ -4,14 +4,13 @@
 kernel's, so tests that make some are marked ``kernel`` and run in a mount namespace of their own.
 """
 
-import os
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.csi_ub.driver import Driver, StartDriver, command
+from tests.csi_ub.driver import Driver, StartDriver, command, environment
 from ubhost.kernel import mountinfo, mounts
 
 
@@ -43,7 +42,7 @@ def csi_command() -> Callable[..., subprocess.CompletedProcess[str]]:
 
     def run(*arguments: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [*command(), *arguments], capture_output=True, text=True, timeout=30, env={**os.environ, **(env or {})}
+            [*command(), *arguments], capture_output=True, text=True, timeout=30, env=environment(**(env or {}))
         )
 
     return run

@@ -34,6 +34,11 @@ def command() -> list[str]:
     return [f"{built}/ub-csi"] if built else [sys.executable, "-m", "csi_ub"]
 
 
+def environment(**more: str) -> dict[str, str]:
+    """Return the environment a driver is started in."""
+    return {**os.environ, "PYTHONPATH": f"{REPO}:{REPO}/proto", **more}
+
+
 def capability(
     mode: int = RWX, *, block: bool = False, flags: tuple[str, ...] = (), group: str = ""
 ) -> csi.VolumeCapability:
@@ -184,9 +189,8 @@ class Driver:
 
 
 def _launch(root: Path, arguments: list[str], socket: Path, log: Path) -> tuple[subprocess.Popen[bytes], grpc.Channel]:
-    environment = {**os.environ, "UB_ROOT": str(root), "PYTHONPATH": f"{REPO}:{REPO}/proto"}
     with log.open("ab") as out:
-        process = subprocess.Popen(arguments, env=environment, stdout=out, stderr=out, cwd="/")
+        process = subprocess.Popen(arguments, env=environment(UB_ROOT=str(root)), stdout=out, stderr=out, cwd="/")
     deadline = time.monotonic() + 20
     channel = grpc.insecure_channel(f"unix:{socket}")
     identity = csi_pb2_grpc.IdentityStub(channel)
