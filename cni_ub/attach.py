@@ -1,0 +1,318 @@
+"""ADD: everything is checked before anything changes, and all is taken back if any of it fails.
+
+Order: judge the request -> lock the attachment, then the device -> heal what a killed call left there -> write the
+ledger -> start IPAM, and move the link and the device while it works -> addresses -> look from inside the pod ->
+say so in the ledger -> answer.
+
+Source: design section 4; containernetworking/cni SPEC.md 1.1.0, "ADD"; reference/cni.md section 4, B and C.
+"""
+
+import logging
+import time
+from collections.abc import Iterable
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from ipaddress import ip_interface, ip_network
+from typing import Any
+
+from cni_ub import results
+from cni_ub.choice import choose_device
+from cni_ub.errors import Drifted
+from cni_ub.host import Host
+from cni_ub.ipam import Ipam
+from cni_ub.node import Node
+from cni_ub.plan import Seen, Wanted, plan_attach, plan_configure, refuse_taken_name
+from cni_ub.protocol import Request
+from cni_ub.release import holds_in_pod, release
+from cni_ub.results import Result
+from cni_ub.steps import Step
+from ubhost.apply import apply
+from ubhost.errors import Conflict, HostFault, InvalidRequest, NotFound, UbError, Unsupported
+from ubhost.kernel import netns
+from ubhost.model import Interface, Link, Route
+from ubhost.provider import Device, Sharing
+from ubhost.record import Delegate, OriginalLink, Record, State
+
+LOG = logging.getLogger("cni_ub")
+PATIENCE = 10.0  # seconds to wait for an attachment or a device that another call has locked
+
+
+def add(host: Host, request: Request, pod: int) -> dict[str, Any]:
+    """Attach a device to the pod; return the result document.
+
+    Args:
+        pod: open descriptor of the pod's network namespace, known to be one and not the host's.
+    """
+    conf = request.conf
+    previous = results.parse(conf.prev_result, conf.version, "prevResult") if conf.prev_result is not None else Result()
+    with host.ledger.attachment_lock(request.container, request.ifname, PATIENCE):
+        _heal_own(host, request, pod)
+        provider = host.provider() if conf.device_id or not conf.is_chained else host.provider_or_absent()
+        device = choose_device(host, request, provider)
+        if device is None:  # chained, and this pod has no UB device: one list can serve every pod of a node
+            return results.express(previous, conf.version)
+        with host.ledger.device_lock(device.id, PATIENCE), Node(provider, pod) as node:
+            _reclaim(host, device.id)
+            return _Attaching(host, request, node, device, previous).run()
+
+
+def ipam_of(host: Host, request: Request) -> Ipam | None:
+    """Return the delegate that the configuration names."""
+    if not request.conf.ipam_type:
+        return None
+    return Ipam(
+        request.conf.ipam_type, request.conf.raw, request.environ, host.is_short_lived, on_start=host.stop.watch
+    )
+
+
+def remembered_ipam(host: Host, record: Record) -> Ipam | None:
+    """Return the delegate of an attachment whose runtime does not speak for it now."""
+    if record.delegate is None:
+        return None
+    return Ipam(record.delegate.type, record.delegate.config, record.delegate.environ, host.is_short_lived)
+
+
+def _heal_own(host: Host, request: Request, pod: int) -> None:
+    """Make way for this attachment: it may exist from a call that was killed, or whose agent died under it.
+
+    Raises:
+        Conflict: it exists, and its ADD finished.
+    """
+    for record in host.ledger.of_attachment(request.container, request.ifname):
+        finished = record.state is State.ATTACHED and record.nonce != request.nonce
+        if finished and record.boot_id == host.ledger.boot_id and record.netns_inode == netns.inode(pod):
+            raise Conflict(f"{request.container} has {record.device} as {request.ifname} already; DEL comes before ADD")
+        with host.ledger.device_lock(record.device, PATIENCE):
+            _release_stale(host, record)
+
+
+def _reclaim(host: Host, device: str) -> None:
+    """Take a device back from an attachment that is dead; the device is locked, so nobody is at work on it.
+
+    Raises:
+        Conflict: a living pod has it.
+    """
+    record = host.ledger.of_device(device)
+    if record is None:
+        return
+    if record.state is State.ATTACHED and not record.is_damaged and holds_in_pod(host, record):
+        owner = f"container {record.container} ({record.pod or 'no pod name'}) as {record.ifname}"
+        raise Conflict(f"{device} belongs to {owner} since {time.ctime(record.since)}")
+    _release_stale(host, record)
+
+
+def _release_stale(host: Host, record: Record) -> None:
+    """Release what a dead attachment left.
+
+    Raises:
+        HostFault: the device could not be taken back.
+    """
+    LOG.info("a stale attachment is released", extra={"device": record.device, "of": record.container})
+    problems = release(host, record, None, None)
+    if problems:
+        raise HostFault(f"{record.device} is still half with container {record.container}: {'; '.join(problems)}")
+    try:
+        if ipam := remembered_ipam(host, record):
+            ipam.delete()
+    except UbError as error:  # its runtime will ask again, and GC too
+        LOG.warning("addresses of a stale attachment are not released", extra={"error": str(error)})
+
+
+@dataclass(frozen=True, slots=True)
+class _Attaching:
+    """One ADD, with its locks held."""
+
+    host: Host
+    request: Request
+    node: Node
+    device: Device
+    previous: Result
+
+    def run(self) -> dict[str, Any]:
+        conf = self.request.conf
+        want = self._wanted()
+        seen = self.node.observe_wanted(want)
+        self._refuse(want, seen)
+        ipam = ipam_of(self.host, self.request)
+        record = self._record(want, seen.host, ipam)
+        self.host.stop.check()
+        self.host.ledger.write(record)
+        try:
+            given = self._attach(want, seen, ipam, record)
+            document = results.express(self._result(want, given), conf.version)
+            self.host.stop.check()
+            self.host.ledger.write(self._finished(record, want, given))
+        except BaseException:
+            release(self.host, record, self.node.pod, ipam)
+            raise
+        return document
+
+    def _wanted(self) -> Wanted:
+        conf = self.request.conf
+        moves = conf.netdev == "auto" and self.device.netdev is not None
+        name = self._free_name() if conf.is_chained else self.request.ifname
+        return Wanted(self.device, name, self.device.netdev if moves else None, conf.mtu, conf.qos.bandwidth)
+
+    def _free_name(self) -> str:
+        """In a chain CNI_IFNAME is the first plugin's interface: ours is the first ub<N> that nobody has."""
+        taken = {str(interface.get("name")) for interface in self.previous.interfaces}
+        names = (f"ub{number}" for number in range(1024))
+        return next(name for name in names if name not in taken and not self.node.observe_pod(name).pod)
+
+    def _refuse(self, want: Wanted, seen: Seen) -> None:
+        """Refuse what cannot work, as long as nothing is changed.
+
+        Raises:
+            InvalidRequest: the configuration does not fit the device.
+            BadEnvironment: the name is taken in the pod.
+            Unsupported: the host shares its devices with every namespace.
+            NotFound: the device is broken, or its netdev is missing.
+            Conflict: somebody else than a ub-cni gave the device to the pod.
+        """
+        conf = self.request.conf
+        if want.link is None and not conf.is_chained and conf.netdev != "none":
+            raise InvalidRequest(f"{self.device.id} has no netdev to be {want.ifname}: set netdev to none, or chain")
+        has_address = bool(conf.ipam_type or self.previous.ips or (seen.host and self.node.host_addresses(seen.host)))
+        results.refuse_inexpressible(conf.version, has_address=has_address)
+        if conf.isolation == "exclusive" and self.node.provider.sharing() is not Sharing.EXCLUSIVE:
+            raise Unsupported(_SHARED.format(self.device.id))
+        if not self.device.is_healthy:
+            raise NotFound(f"{self.device.id} is not healthy")
+        if want.link:
+            refuse_taken_name(want, seen)
+            plan_attach(want, seen)
+
+    def _record(self, want: Wanted, link: Link | None, ipam: Ipam | None) -> Record:
+        request, device = self.request, self.device
+        return Record(
+            device.id,
+            request.container,
+            request.ifname,
+            request.conf.name,
+            State.ATTACHING,
+            request.netns,
+            netns.inode(self.node.pod) if self.node.pod is not None else 0,
+            self.node.cookie,
+            self.host.ledger.boot_id,
+            request.nonce,
+            time.time(),
+            request.pod,
+            request.args.get("K8S_POD_UID", ""),
+            device.members,
+            tuple((slot.device, slot.index, str(slot.eid)) for slot in device.eids if not slot.eid.is_zero),
+            _original(link, want, self.node.host_addresses(link)) if link else None,
+            self._limit_before(want),
+            Delegate(ipam.type, dict(ipam.config), _delegate_environ(request)) if ipam else None,
+        )
+
+    def _limit_before(self, want: Wanted) -> tuple[int, int] | None:
+        if want.bandwidth is None:
+            return None
+        before = self.node.provider.bandwidth(want.device.id)
+        return before.min_mbps, before.max_mbps
+
+    def _attach(self, want: Wanted, seen: Seen, ipam: Ipam | None, record: Record) -> Result:
+        with ExitStack() as stack:
+            running = ipam.start_add() if ipam else None
+            if running:
+                stack.callback(running.kill)
+            apply(plan_attach(want, seen), self._do)
+            given = ipam.finish_add(running) if ipam and running else self._kept(record)
+            stack.pop_all()
+        configure(self.node, want, given, self._do)
+        self._set_service_level()
+        self._verify(want, given)
+        return given
+
+    def _do(self, step: Step) -> None:
+        self.host.stop.check()
+        LOG.debug("step", extra={"step": repr(step)})
+        self.node.do(step)
+
+    def _set_service_level(self) -> None:
+        """Service levels are a property of the device that nobody else uses while we hold it."""
+        qos = self.request.conf.qos
+        if qos.service_level is None:
+            return
+        for member in self.device.members:
+            self.node.provider.set_service_level(member, qos.service_level, qos.priority or 0)
+
+    def _kept(self, record: Record) -> Result:
+        """Without IPAM the netdev keeps the addresses it had on the host: on ipourma they are its EIDs."""
+        addresses = record.link.addresses if record.link else ()
+        return Result(ips=tuple({"address": address} for address in addresses), dns=self.request.conf.dns)
+
+    def _verify(self, want: Wanted, given: Result) -> None:
+        """Look again, from inside the pod: nothing may be left to do.
+
+        Raises:
+            Drifted: something did not stay as it was made.
+        """
+        missing = (*plan_attach(want, self.node.observe_wanted(want)), *_plan_addresses(self.node, want, given))
+        if missing:
+            raise Drifted(f"{self.device.id} is not as it was just made; missing: {describe(missing)}")
+
+    def _result(self, want: Wanted, given: Result) -> Result:
+        dns = self.request.conf.dns or given.dns
+        link = self.node.observe_pod(want.ifname).pod if want.link else None
+        if link is None:
+            return replace(self.previous, dns=self.previous.dns or dns)
+        interface = {"name": link.name, "mac": link.mac, "mtu": link.mtu, "sandbox": self.request.netns}
+        shown = {key: value for key, value in interface.items() if value}
+        return self.previous.with_interface(shown, given.ips, given.routes, dns)
+
+    def _finished(self, record: Record, want: Wanted, given: Result) -> Record:
+        link = self.node.observe_pod(want.ifname).pod if want.link else None
+        known = replace(record.link, pod_index=link.index) if record.link and link else record.link
+        said = {"ips": [dict(ip) for ip in given.ips], "routes": [dict(route) for route in given.routes]}
+        return replace(record, state=State.ATTACHED, link=known, given=said)
+
+
+_SHARED = (
+    "{} cannot be given to one pod alone: the host shares devices with every network namespace. At boot, before"
+    " containers start, run `urma_admin system set dev_sharing off` (RDMA: `rdma system set netns exclusive`), or set"
+    " isolation to shared"
+)
+
+
+def _original(link: Link, want: Wanted, addresses: tuple[str, ...]) -> OriginalLink:
+    return OriginalLink(
+        link.name, link.index, link.mtu, link.mac, link.alias, link.qlen, link.is_up, link.altnames, addresses,
+        pod_name=want.ifname,
+    )  # fmt: skip
+
+
+def _delegate_environ(request: Request) -> dict[str, str]:
+    """The part of the environment that DEL needs: no secrets of the runtime go to disk."""
+    return {key: value for key, value in request.environ.items() if key.startswith("CNI_") or key == "PATH"}
+
+
+def configure(node: Node, want: Wanted, given: Result, do: Any) -> None:
+    """Give the link in the pod its addresses and routes."""
+    apply(_plan_addresses(node, want, given), do)
+
+
+def _plan_addresses(node: Node, want: Wanted, given: Result) -> tuple[Step, ...]:
+    if want.link is None:
+        return ()
+    return plan_configure(want.ifname, addresses_of(given), routes_of(given), node.observe_pod(want.ifname))
+
+
+def addresses_of(result: Result) -> tuple[Interface, ...]:
+    return tuple(ip_interface(ip["address"]) for ip in result.ips)
+
+
+def routes_of(result: Result) -> tuple[Route, ...]:
+    """Return the routes as the kernel takes them: without a gateway of its own, a route uses that of its family."""
+    gateways = {ip_interface(ip["address"]).version: results.gateway_of(ip) for ip in reversed(result.ips)}
+    routes = []
+    for entry in result.routes:
+        network = ip_network(entry["dst"], strict=False)
+        gateway = results.gateway_of({"gateway": entry.get("gw")}) or gateways.get(network.version)
+        metrics = {key: entry.get(key) for key in ("mtu", "advmss", "priority", "table", "scope")}
+        routes.append(Route(network, gateway, **metrics))
+    return tuple(routes)
+
+
+def describe(steps: Iterable[Step]) -> str:
+    return "; ".join(repr(step) for step in steps)

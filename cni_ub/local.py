@@ -1,0 +1,60 @@
+"""The engine in the shim's own process, for one call: when no agent answers.
+
+stdout belongs to the answer, so whatever a library or a delegate might print there goes to stderr. SIGTERM and
+SIGINT end the call between two steps: it takes back what it did and answers with an error.
+"""
+
+import contextlib
+import logging
+import os
+import signal
+import sys
+from collections.abc import Iterator, Mapping
+from typing import TextIO
+
+from cni_ub import engine, spec
+from cni_ub.host import Host
+from cni_ub.protocol import read_conf
+from ubhost import log, providers
+from ubhost.errors import InvalidRequest
+from ubhost.ledger import Ledger
+from ubhost.roots import Roots
+
+
+def run(environ: Mapping[str, str], nonce: str, stdin: bytes) -> tuple[int, bytes]:
+    """Answer one call; see ``engine.run``."""
+    roots = Roots.from_environ(environ)
+    host = Host(roots, Ledger(roots), lambda: providers.choose(roots), is_short_lived=True)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda received, _: host.stop.request(f"stopped by {signal.Signals(received).name}"))
+    with _stdout_is_stderr(), _log_stream(environ, stdin):
+        return engine.run(host, environ, nonce, stdin)
+
+
+@contextlib.contextmanager
+def _stdout_is_stderr() -> Iterator[None]:
+    sys.stdout.flush()
+    kept = os.dup(1)
+    try:
+        os.dup2(2, 1)
+        yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
+
+
+@contextlib.contextmanager
+def _log_stream(environ: Mapping[str, str], stdin: bytes) -> Iterator[None]:
+    """Log to ``logFile`` or stderr; a log that cannot be written must not fail a call."""
+    level, path = "info", ""
+    with contextlib.suppress(spec.Refused, InvalidRequest):
+        conf = read_conf(spec.check_config(environ.get("CNI_COMMAND", ""), stdin))
+        level, path = conf.log_level, conf.log_file
+    logging.raiseExceptions = False
+    with contextlib.ExitStack() as stack:
+        stream: TextIO = sys.stderr
+        if path:
+            with contextlib.suppress(OSError):
+                stream = stack.enter_context(open(path, "a", encoding="utf-8"))  # noqa: PTH123 - as the user wrote it
+        log.set_up(level, stream)
+        yield

@@ -1,0 +1,296 @@
+"""Look at one attachment in the kernel and the driver, and carry out steps on it.
+
+The tests of this class run on its double in memory too (tests/cni_ub/memory_node.py).
+
+Source: design section 4; reference/cni.md section 4 (H18 to H23); reference/ub.md section 3.
+"""
+
+import contextlib
+import errno
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from cni_ub.errors import NamespaceRefused
+from cni_ub.plan import Held, Seen, Wanted, read_mark
+from cni_ub.steps import (
+    Address,
+    Altname,
+    Expose,
+    Limit,
+    LinkStep,
+    Move,
+    MoveEid,
+    Rename,
+    Route,
+    SetAlias,
+    SetMac,
+    SetMtu,
+    SetQlen,
+    SetUp,
+    Side,
+    Step,
+)
+from ubhost.errors import Conflict, HostFault, NotFound
+from ubhost.kernel import netns
+from ubhost.kernel.rtnl import Refused, Rtnl
+from ubhost.model import Link
+from ubhost.provider import Bandwidth, Provider
+
+
+class Node:
+    """The host and one pod. ``pod`` is an open descriptor of its namespace; ``None`` when that is gone."""
+
+    def __init__(self, provider: Provider, pod: int | None) -> None:
+        self.provider = provider
+        self.pod = pod
+        with contextlib.ExitStack() as opened:
+            self._here = os.open(netns.OWN, os.O_RDONLY | os.O_CLOEXEC)
+            opened.callback(os.close, self._here)
+            self._host = opened.enter_context(Rtnl(label="the host"))
+            self._pod = opened.enter_context(Rtnl(pod, label="the pod")) if pod is not None else None
+            self._opened = opened.pop_all()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, _: type[BaseException] | None, __: BaseException | None, ___: TracebackType | None) -> None:
+        self._opened.close()
+
+    @property
+    def cookie(self) -> int:
+        return self._pod.cookie if self._pod else 0
+
+    # What is there
+
+    def observe_wanted(self, want: Wanted) -> Seen:
+        """Look at what ADD and CHECK need: the netdev on the host or, marked, in the pod; and the device."""
+        pod = self._pod_link(want.ifname)
+        ours = pod if pod and _is_wanted(pod, want) else None
+        host = self._host.link(want.link) if want.link and not ours else None
+        if host and host.name != want.link:  # another link has it as an alternative name
+            host = None
+        names = {want.ifname, *(host.altnames if host else ())}
+        taken = frozenset(name for name in names if (link := self._pod_link(name)) and link != ours)
+        seen = Seen(host=host, pod=ours, pod_names=taken)
+        return self.observe_device(seen, want.device.members, want.device.id if want.bandwidth else "")
+
+    def observe_held(self, held: Held, ifname: str) -> Seen:
+        """Look for the netdev that DEL must bring home, wherever the pod left it."""
+        pod = self._find_in_pod(held, ifname)
+        host = None if pod else self._find_on_host(held)
+        link = pod or host
+        names: set[str] = set(held.link.altnames) if held.link else set()
+        if link and (original := held.link or read_mark(link.alias)):
+            names.add(original.name)
+        others = (name for name in names if (found := self._host.link(name)) and found != host)
+        addresses = self._host.addresses(host.index) if host else ()
+        return Seen(host, pod, host_names=frozenset(others), addresses=addresses)
+
+    def observe_pod(self, name: str) -> Seen:
+        """Look at the addresses and routes of a link in the pod."""
+        link = self._pod_link(name)
+        if link is None or self._pod is None:
+            return Seen()
+        return Seen(pod=link, addresses=self._pod.addresses(link.index), routes=self._pod.routes(link.index))
+
+    def host_addresses(self, link: Link) -> tuple[str, ...]:
+        return tuple(str(address) for address in self._host.addresses(link.index))
+
+    def observe_device(self, seen: Seen, members: tuple[str, ...], limited: str) -> Seen:
+        """Add what the driver tells: which of ``members`` the pod sees, and the bandwidth of device ``limited``."""
+        bandwidth = self.provider.bandwidth(limited) if limited else Bandwidth()
+        if self.pod is None or not members:
+            return replace(seen, bandwidth=bandwidth)
+        exposed = frozenset(self.provider.exposed(self.pod)) & frozenset(members)
+        eids = frozenset(self.provider.visible(self.pod)) if exposed else frozenset()
+        return replace(seen, exposed=exposed, eids=eids, bandwidth=bandwidth)
+
+    def _pod_link(self, name: str) -> Link | None:
+        return self._pod.link(name) if self._pod else None
+
+    def _find_in_pod(self, held: Held, ifname: str) -> Link | None:
+        """Find our netdev in the pod under its name, or under any other."""
+        if self._pod is None:
+            return None
+        named = self._pod.link(ifname)
+        if named and _is_ours_in_pod(named, held):
+            return named
+        return next((link for link in self._pod.links() if _is_ours_in_pod(link, held)), None)
+
+    def _find_on_host(self, held: Held) -> Link | None:
+        """Find it on the host under its name, or come back under another one when the pod died."""
+        named = self._host.link(held.link.name) if held.link else None
+        if named and _is_ours_on_host(named, held):
+            return named
+        return next((link for link in self._host.links() if _is_ours_on_host(link, held)), None)
+
+    # What is done
+
+    def do(self, step: Step) -> None:
+        """Carry out one step.
+
+        Raises:
+            NotFound: the link of the step is gone.
+            Conflict: a name is taken.
+            NamespaceRefused: the driver did not let a device or an EID in.
+            HostFault: the kernel refused.
+        """
+        match step:
+            case Expose() | MoveEid() | Limit():
+                self._command(step)
+            case Move():
+                self._move(step)
+            case Rename() | Altname():
+                self._name(step)
+            case Address():
+                self._address(step)
+            case Route():
+                self._route(step)
+            case _:
+                self._set(step)
+
+    def _command(self, step: Expose | MoveEid | Limit) -> None:
+        match step:
+            case Limit(device=device, bandwidth=bandwidth):
+                self.provider.set_bandwidth(device, bandwidth)
+            case Expose(member=member, present=present):
+                with _namespace_reasons(f"{'expose' if present else 'unexpose'} {member}"):
+                    (self.provider.expose if present else self.provider.unexpose)(member, self._pod_fd())
+            case MoveEid(slot=slot, to=to):
+                with _namespace_reasons(f"move EID {slot.eid} of {slot.device} to the {to.value}"):
+                    self.provider.move_eid(slot, self._pod_fd() if to is Side.POD else self._here)
+
+    def _move(self, step: Move) -> None:
+        source, target = self._socket(step.at), self._socket(step.to)
+        link = self._link(step.at, step.name)
+        if target.link(step.to_name):
+            raise Conflict(f"{step.to_name} exists on the {step.to.value} already")
+        try:
+            source.move(link.index, self._fd(step.to), step.to_name)
+        except Refused as refused:
+            self._take_back(step, link)
+            raise HostFault(f"cannot move {step.name} to the {step.to.value} as {step.to_name}: {refused}") from refused
+
+    def _take_back(self, step: Move, link: Link) -> None:
+        """A move whose new name was taken meanwhile has happened, under the old name. Source: design section 11."""
+        target = self._socket(step.to)
+        stray = target.link(step.name)
+        if self._socket(step.at).link(step.name) is None and stray and stray.mac == link.mac:
+            target.move(stray.index, self._fd(step.at), step.name)
+
+    def _set(self, step: SetUp | SetAlias | SetMtu | SetQlen | SetMac) -> None:
+        socket, index = self._target(step)
+        match step:
+            case SetUp(up=up):
+                socket.set_up(index, up=up)
+            case SetAlias(alias=alias):
+                socket.set_alias(index, alias)
+            case SetMtu(mtu=mtu):
+                socket.set_mtu(index, mtu)
+            case SetQlen(qlen=qlen):
+                socket.set_qlen(index, qlen)
+            case SetMac(mac=mac):
+                socket.set_mac(index, mac)
+
+    def _name(self, step: Rename | Altname) -> None:
+        socket, index = self._target(step)
+        match step:
+            case Rename(to=name):
+                socket.rename(index, name)
+            case Altname(altname=name, present=True):
+                socket.add_altname(index, name)
+            case Altname(altname=name):
+                socket.remove_altname(index, name)
+
+    def _address(self, step: Address) -> None:
+        socket, index = self._target(step)
+        if step.address.version == 6 and step.present:
+            self._allow_ipv6(step)
+        with _tolerating(errno.EEXIST if step.present else errno.EADDRNOTAVAIL):
+            (socket.add_address if step.present else socket.remove_address)(index, step.address)
+
+    def _route(self, step: Route) -> None:
+        socket, index = self._target(step)
+        with _tolerating(errno.EEXIST if step.present else errno.ESRCH):
+            (socket.add_route if step.present else socket.remove_route)(index, step.route)
+
+    def _allow_ipv6(self, step: Address) -> None:
+        """Many images and runtimes switch IPv6 off for new links; who gets an IPv6 address wants it on."""
+        switch = Path("/proc/sys/net/ipv6/conf", step.name, "disable_ipv6")
+        with netns.visiting(self._fd(step.at)), contextlib.suppress(OSError):
+            if switch.read_text(encoding="ascii").strip() != "0":
+                switch.write_text("0", encoding="ascii")
+
+    def _target(self, step: LinkStep) -> tuple[Rtnl, int]:
+        return self._socket(step.at), self._link(step.at, step.name).index
+
+    def _link(self, side: Side, name: str) -> Link:
+        link = self._socket(side).link(name)
+        if link is None:
+            raise NotFound(f"no link {name} on the {side.value}")
+        return link
+
+    def _socket(self, side: Side) -> Rtnl:
+        if side is Side.HOST:
+            return self._host
+        if self._pod is None:
+            raise NotFound("the pod's network namespace is gone")
+        return self._pod
+
+    def _fd(self, side: Side) -> int:
+        return self._here if side is Side.HOST else self._pod_fd()
+
+    def _pod_fd(self) -> int:
+        if self.pod is None:
+            raise NotFound("the pod's network namespace is gone")
+        return self.pod
+
+
+def _is_wanted(link: Link, want: Wanted) -> bool:
+    found = read_mark(link.alias)
+    return link.name == want.ifname and (link.index == want.pod_index or bool(found and found.name == want.link))
+
+
+def _is_ours_in_pod(link: Link, held: Held) -> bool:
+    """Whether a link of the pod is the netdev that we brought there.
+
+    Once ADD has finished we know its number there. A pod with CAP_NET_ADMIN can write any alias, so the mark alone
+    proves nothing then; and it can wipe the alias, so the number and the hardware address are enough.
+    """
+    found = read_mark(link.alias)
+    if held.link is None:
+        return bool(found and held.netdev in ("", found.name))
+    if held.link.pod_index:
+        return link.index == held.link.pod_index and (bool(found) or link.mac == held.link.mac)
+    return bool(found and found.name == held.link.name)
+
+
+def _is_ours_on_host(link: Link, held: Held) -> bool:
+    found = read_mark(link.alias)
+    if held.link is None:
+        return bool(found and held.netdev == found.name)
+    if found:
+        return found.name == held.link.name
+    return link.mac == held.link.mac and link.index in (held.link.index, held.link.pod_index)
+
+
+@contextlib.contextmanager
+def _namespace_reasons(doing: str) -> Iterator[None]:
+    try:
+        yield
+    except HostFault as fault:
+        raise NamespaceRefused(f"cannot {doing}: {fault}") from fault
+
+
+@contextlib.contextmanager
+def _tolerating(code: int) -> Iterator[None]:
+    """Let pass that the kernel, or another plugin of the chain, was faster."""
+    try:
+        yield
+    except Refused as refused:
+        if refused.code != code:
+            raise

@@ -1,0 +1,265 @@
+"""Decide what ADD and DEL must do. Pure: no file, socket or system call is touched here.
+
+Each plan compares what is wanted with what was observed. An empty plan means that the host already is as wanted, so
+CHECK is "plan again and expect nothing", and a DEL of what is gone plans nothing.
+
+A link that we moved is marked: its alias says its name on the host and its alias there. So it is recognised in the
+pod whatever it is called, and brought home even if the ledger's record was lost.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from cni_ub.errors import BadEnvironment
+from cni_ub.steps import (
+    Address,
+    Altname,
+    Expose,
+    Limit,
+    Move,
+    MoveEid,
+    Rename,
+    Route,
+    SetAlias,
+    SetMac,
+    SetMtu,
+    SetQlen,
+    SetUp,
+    Side,
+    Step,
+)
+from ubhost.errors import NotFound
+from ubhost.model import Interface, Link
+from ubhost.model import Route as ModelRoute
+from ubhost.provider import Bandwidth, Device, EidSlot
+from ubhost.record import OriginalLink
+
+MARK = "ub-cni:"
+MAX_ALIAS = 255  # bytes, IFALIASZ without the NUL
+UNLIMITED = Bandwidth()
+
+
+class Mark(NamedTuple):
+    """What the alias of a moved link tells."""
+
+    name: str
+    alias: str
+
+
+def mark(link: Link) -> str:
+    """Return the alias to give to a link before it moves."""
+    return f"{MARK}{link.name}:{link.alias}".encode()[:MAX_ALIAS].decode(errors="ignore")
+
+
+def read_mark(alias: str) -> Mark | None:
+    name, separator, rest = alias.removeprefix(MARK).partition(":")
+    return Mark(name, rest) if alias.startswith(MARK) and separator and name else None
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """One attachment that a pod asked for.
+
+    ``link`` is the netdev to move, by its name on the host; ``pod_index`` its number in the pod, once it is there.
+    """
+
+    device: Device
+    ifname: str
+    link: str | None = None
+    mtu: int | None = None
+    bandwidth: Bandwidth | None = None
+    pod_index: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """The device of one attachment as it is now.
+
+    ``host`` and ``pod`` are its netdev, on whichever side it is. ``names`` are those on each side, among the ones that
+    matter here, that belong to *other* links.
+    """
+
+    host: Link | None = None
+    pod: Link | None = None
+    host_names: frozenset[str] = frozenset()
+    pod_names: frozenset[str] = frozenset()
+    exposed: frozenset[str] = frozenset()
+    eids: frozenset[EidSlot] = frozenset()
+    addresses: tuple[Interface, ...] = ()
+    routes: tuple[ModelRoute, ...] = ()
+    bandwidth: Bandwidth = UNLIMITED
+
+    @property
+    def is_in_pod(self) -> bool:
+        return self.pod is not None or bool(self.exposed)
+
+
+def refuse_taken_name(want: Wanted, seen: Seen) -> None:
+    """ADD must fail if the pod already has that interface, even if it is the wanted one.
+
+    Raises:
+        BadEnvironment: the name is taken in the pod.
+
+    Source: containernetworking/cni SPEC.md 1.1.0, "ADD".
+    """
+    if want.ifname in seen.pod_names or (seen.pod and seen.pod.name == want.ifname):
+        raise BadEnvironment(f"CNI_IFNAME {want.ifname} exists in the pod already")
+
+
+def plan_attach(want: Wanted, seen: Seen) -> tuple[Step, ...]:
+    """Return the steps that bring ``want`` about but for its addresses, in order; none if it already is.
+
+    Raises:
+        NotFound: its netdev is neither on the host nor in the pod.
+    """
+    return (*_plan_link(want, seen), *_plan_device(want, seen))
+
+
+def _plan_link(want: Wanted, seen: Seen) -> tuple[Step, ...]:
+    if want.link is None:
+        return ()
+    steps: list[Step] = []
+    link = seen.pod
+    if link is None:
+        link = seen.host
+        if link is None:
+            raise NotFound(f"netdev {want.link} of {want.device.id} is not on this host")
+        clashing = [name for name in link.altnames if name == want.ifname or name in seen.pod_names]
+        steps += [Altname(Side.HOST, link.name, name, present=False) for name in clashing]
+        if link.is_up:
+            steps.append(SetUp(Side.HOST, link.name, up=False))
+        if not read_mark(link.alias):
+            steps.append(SetAlias(Side.HOST, link.name, mark(link), link.alias))
+        steps.append(Move(Side.HOST, link.name, Side.POD, want.ifname))
+        link = replace(link, name=want.ifname, is_up=False)
+    if want.mtu and link.mtu != want.mtu:
+        steps.append(SetMtu(Side.POD, link.name, want.mtu, link.mtu))
+    if not link.is_up:
+        steps.append(SetUp(Side.POD, link.name, up=True))
+    return tuple(steps)
+
+
+def _plan_device(want: Wanted, seen: Seen) -> tuple[Step, ...]:
+    """A device must be exposed before its EIDs can move. Source: reference/ub.md section 3, rule 2."""
+    hidden = [member for member in want.device.members if member not in seen.exposed]
+    away = [slot for slot in want.device.eids if not slot.eid.is_zero and slot not in seen.eids]
+    limit = want.bandwidth if want.bandwidth not in (None, seen.bandwidth) else None
+    return (
+        *(Expose(member, present=True) for member in hidden),
+        *(MoveEid(slot, Side.POD) for slot in away),
+        *((Limit(want.device.id, limit, seen.bandwidth),) if limit else ()),
+    )
+
+
+def plan_configure(
+    name: str, addresses: Iterable[Interface], routes: Iterable[ModelRoute], seen: Seen
+) -> tuple[Step, ...]:
+    """Return the steps that give the link ``name`` in the pod its addresses and routes; none if it has them."""
+    missing = [address for address in addresses if address not in seen.addresses]
+    unrouted = [route for route in routes if not any(_covers(found, route) for found in seen.routes)]
+    return (
+        *(Address(Side.POD, name, address, present=True) for address in missing),
+        *(Route(Side.POD, name, route, present=True) for route in unrouted),
+    )
+
+
+def _covers(found: ModelRoute, wanted: ModelRoute) -> bool:
+    """Whether a route is there in everything that was asked for; the kernel fills in the rest."""
+    same = (found.destination, found.gateway) == (wanted.destination, wanted.gateway)
+    asked = ((wanted.mtu, found.mtu), (wanted.priority, found.priority), (wanted.table, found.table))
+    return same and all(value is None or value == there for value, there in asked)
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """How to give a device back: three groups, each done as far as it goes whatever becomes of the others.
+
+    ``quiet`` silences it in the pod at once, so that its addresses can be given to others.
+    """
+
+    quiet: tuple[Step, ...] = ()
+    home: tuple[Step, ...] = ()
+    limits: tuple[Step, ...] = ()
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.quiet or self.home or self.limits)
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What an attachment took, as far as it is known: from its record, or from the mark and the provider.
+
+    ``netdev`` is the device's netdev as the provider knows it, for when the record is lost and ``link`` with it.
+    """
+
+    device: str
+    members: tuple[str, ...] = ()
+    link: OriginalLink | None = None
+    netdev: str = ""
+    limit: Bandwidth | None = None
+    addresses: tuple[Interface, ...] = field(default=())
+
+
+def plan_release(held: Held, seen: Seen) -> Release:
+    """Return what gives the device back as it was before ADD. A thing that is gone plans nothing."""
+    hide = [Expose(member, present=False) for member in reversed(held.members) if member in seen.exposed]
+    down = [SetUp(Side.POD, seen.pod.name, up=False)] if seen.pod and seen.pod.is_up else []
+    limits = [Limit(held.device, held.limit, seen.bandwidth)] if held.limit not in (None, seen.bandwidth) else []
+    return Release((*hide, *down), _plan_home(held, seen), tuple(limits))
+
+
+def _plan_home(held: Held, seen: Seen) -> tuple[Step, ...]:
+    link = seen.pod or seen.host
+    if link is None:
+        return ()
+    original = held.link or _from_mark(link)
+    if original is None:
+        return ()
+    steps: list[Step] = []
+    side = Side.POD if seen.pod else Side.HOST
+    name = original.name if original.name not in seen.host_names else fallback_name(link)
+    if original.name in link.altnames:  # udev keeps an old name as an alternative one, and it would be in the way
+        steps.append(Altname(side, link.name, original.name, present=False))
+    if seen.pod:
+        steps.append(Move(Side.POD, link.name, Side.HOST, name))
+        link = replace(link, name=name, is_up=False)
+    elif link.name != name and name == original.name:
+        steps += [SetUp(Side.HOST, link.name, up=False)] if link.is_up else []
+        steps.append(Rename(Side.HOST, link.name, name))
+        link = replace(link, name=name, is_up=False)
+    return (*steps, *_plan_attributes(original, link, held, seen))
+
+
+def _plan_attributes(original: OriginalLink, link: Link, held: Held, seen: Seen) -> tuple[Step, ...]:
+    at, name = Side.HOST, link.name
+    steps: list[Step] = []
+    if link.mac != original.mac and original.mac:
+        steps.append(SetMac(at, name, original.mac, link.mac))
+    if link.mtu != original.mtu and original.mtu:
+        steps.append(SetMtu(at, name, original.mtu, link.mtu))
+    if link.qlen != original.qlen:
+        steps.append(SetQlen(at, name, original.qlen, link.qlen))
+    lost = [alt for alt in original.altnames if alt not in link.altnames and alt not in seen.host_names]
+    steps += [Altname(at, name, alt, present=True) for alt in lost if alt not in (name, original.pod_name)]
+    if original.is_up and not link.is_up:
+        steps.append(SetUp(at, name, up=True))
+    present = seen.addresses if seen.host else ()
+    steps += [Address(at, name, address, present=True) for address in held.addresses if address not in present]
+    if link.alias != original.alias:  # last: while it is marked, the work is not finished
+        steps.append(SetAlias(at, name, original.alias, link.alias))
+    return tuple(steps)
+
+
+def _from_mark(link: Link) -> OriginalLink | None:
+    """Rebuild what we can when the record is lost: the link itself says its name and alias."""
+    found = read_mark(link.alias)
+    if found is None:
+        return None
+    return OriginalLink(found.name, link.index, 0, "", found.alias, link.qlen, is_up=False)
+
+
+def fallback_name(link: Link) -> str:
+    """The name of a link that came home while another one has its name."""
+    return f"ubcni{link.index}"

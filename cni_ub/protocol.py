@@ -1,0 +1,233 @@
+"""One CNI call as values: environment, configuration, arguments.
+
+Nothing of the host is looked at here. Keys that we do not know are left alone: Multus puts some into every
+configuration, and libcni leaves ``capabilities`` there.
+
+Source: containernetworking/cni SPEC.md 1.1.0 and CONVENTIONS.md; design section 4; reference/cni.md 1.2, 1.3, 7.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from cni_ub import spec
+from cni_ub.errors import UnsupportedField
+from ubhost.errors import InvalidRequest
+from ubhost.provider import Bandwidth
+
+MODES = ("auto", "main", "chained")
+NETDEVS = ("auto", "none")
+ISOLATIONS = ("exclusive", "shared")
+SOCKETS = ("off", "auto", "ums", "smc")
+UNLIMITED_BURST = 0xFFFFFFFF  # what containerd sends as burst when the pod asked for a rate only
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Rates in bits a second, bursts in bits; 0 is no limit. Ingress is what the pod receives."""
+
+    ingress_rate: int = 0
+    ingress_burst: int = 0
+    egress_rate: int = 0
+    egress_burst: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Qos:
+    """What the configuration asks of the device. ``None`` means: leave alone."""
+
+    bandwidth: Bandwidth | None = None
+    service_level: int | None = None
+    priority: int | None = None
+    shape: Shape | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NetConf:
+    """The network configuration. ``raw`` is all of it, as the delegates get it."""
+
+    version: str
+    name: str
+    raw: Mapping[str, Any]
+    mode: str = "auto"
+    device_id: str = ""
+    device_info_file: str = ""
+    netdev: str = "auto"
+    isolation: str = "exclusive"
+    qos: Qos = Qos()
+    sockets: str = "off"
+    ipam_type: str = ""
+    dns: Mapping[str, Any] = field(default_factory=dict)
+    mtu: int | None = None
+    log_level: str = "info"
+    log_file: str = ""
+    prev_result: object = None
+
+    @property
+    def is_chained(self) -> bool:
+        return self.mode == "chained" or (self.mode == "auto" and self.prev_result is not None)
+
+    @property
+    def valid_attachments(self) -> frozenset[tuple[str, str]] | None:
+        """The (containerID, ifname) that GC must keep; ``None`` if the runtime did not say.
+
+        Raises:
+            InvalidRequest: the list is not one of attachments.
+        """
+        for key in ("cni.dev/valid-attachments", "cni.dev/attachments"):
+            if key in self.raw and self.raw[key] is not None:
+                return _attachments(self.raw[key], key)
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One call. ``args`` are the CNI_ARGS, which need not hold anything."""
+
+    command: str
+    conf: NetConf
+    environ: Mapping[str, str]
+    stdin: bytes
+    nonce: str
+    container: str = ""
+    netns: str = ""
+    ifname: str = ""
+    args: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def pod(self) -> str:
+        namespace, name = self.args.get("K8S_POD_NAMESPACE", ""), self.args.get("K8S_POD_NAME", "")
+        return f"{namespace}/{name}" if name else ""
+
+    @property
+    def trace(self) -> str:
+        """The trace id of the W3C ``traceparent`` that libcni passes on."""
+        parts = self.environ.get("TRACEPARENT", "").split("-")
+        return parts[1] if len(parts) == 4 else ""
+
+
+def read_request(environ: Mapping[str, str], nonce: str, stdin: bytes) -> Request:
+    """Parse one call.
+
+    Raises:
+        spec.Refused: the environment or the configuration is malformed.
+        InvalidRequest: a key of ours has a wrong value.
+    """
+    command = spec.check_environment(environ)
+    raw = spec.check_config(command, stdin)
+    return Request(
+        command,
+        read_conf(raw),
+        environ,
+        stdin,
+        nonce,
+        environ.get("CNI_CONTAINERID", ""),
+        environ.get("CNI_NETNS", ""),
+        environ.get("CNI_IFNAME", ""),
+        read_args(environ.get("CNI_ARGS", "")),
+    )
+
+
+def read_args(text: str) -> dict[str, str]:
+    """Read ``K=V;K2=V2`` without ever failing: the values are the runtime's, and most are not for us."""
+    pairs = (pair.partition("=") for pair in text.split(";") if pair)
+    return {key: value for key, _, value in pairs}
+
+
+def read_conf(raw: Mapping[str, Any]) -> NetConf:
+    """Read the keys of design section 4 from a configuration that ``spec.check_config`` passed.
+
+    Raises:
+        InvalidRequest: a value has the wrong type, or two keys contradict each other; key and value are named.
+    """
+    runtime = _object(raw, "runtimeConfig")
+    ipam = _object(raw, "ipam")
+    zero_copy = _object(raw, "zeroCopy")
+    mtu = _number(raw, "mtu")
+    if mtu is not None and not 68 <= mtu <= 65535:
+        raise InvalidRequest(f"mtu {mtu} is not between 68 and 65535")
+    return NetConf(
+        version=str(raw["cniVersion"]),
+        name=str(raw["name"]),
+        raw=raw,
+        mode=_choice(raw, "mode", MODES),
+        device_id=_device_id(raw, runtime),
+        device_info_file=_text(runtime, "CNIDeviceInfoFile"),
+        netdev=_choice(raw, "netdev", NETDEVS),
+        isolation=_choice(raw, "isolation", ISOLATIONS),
+        qos=_qos(_object(raw, "qos"), _object(runtime, "bandwidth")),
+        sockets=_choice(zero_copy, "sockets", SOCKETS),
+        ipam_type=_text(ipam, "type"),
+        dns=_object(raw, "dns"),
+        mtu=mtu,
+        log_level=_choice(raw, "logLevel", ("info", "debug", "warning", "error")),
+        log_file=_text(raw, "logFile"),
+        prev_result=raw.get("prevResult"),
+    )
+
+
+def _device_id(raw: Mapping[str, Any], runtime: Mapping[str, Any]) -> str:
+    """runtimeConfig.deviceID, then deviceID, then pciBusID. The first two are both the runtime's: they must agree."""
+    explicit, injected = _text(runtime, "deviceID"), _text(raw, "deviceID")
+    if explicit and injected and explicit != injected:
+        raise InvalidRequest(f"runtimeConfig.deviceID is {explicit!r} and deviceID is {injected!r}: which one?")
+    return explicit or injected or _text(raw, "pciBusID")
+
+
+def _qos(qos: Mapping[str, Any], bandwidth: Mapping[str, Any]) -> Qos:
+    low, high = _number(qos, "minMbps"), _number(qos, "maxMbps")
+    level, priority = _number(qos, "serviceLevel"), _number(qos, "priority")
+    if low and high and low > high:
+        raise InvalidRequest(f"qos.minMbps {low} is above qos.maxMbps {high}")
+    for key, value in (("serviceLevel", level), ("priority", priority)):
+        if value is not None and not 0 <= value <= 15:
+            raise InvalidRequest(f"qos.{key} {value} is not between 0 and 15")
+    limit = Bandwidth(low or 0, high or 0) if low or high else None
+    rates = {key: _number(bandwidth, key) or 0 for key in ("ingressRate", "ingressBurst", "egressRate", "egressBurst")}
+    shape = Shape(*rates.values()) if rates["ingressRate"] or rates["egressRate"] else None
+    return Qos(limit, level, priority, shape)
+
+
+def _attachments(entries: object, key: str) -> frozenset[tuple[str, str]]:
+    found = set()
+    for entry in entries if isinstance(entries, list) else [entries]:
+        if not isinstance(entry, dict) or not {"containerID", "ifname"} <= entry.keys():
+            raise InvalidRequest(f"{key} holds {entry!r}, not an attachment")
+        found.add((str(entry["containerID"]), str(entry["ifname"])))
+    return frozenset(found)
+
+
+def _object(raw: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    value = raw.get(key)
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise InvalidRequest(f"{key} is {value!r}, expected an object")
+    return value
+
+
+def _text(raw: Mapping[str, Any], key: str) -> str:
+    value = raw.get(key)
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        raise InvalidRequest(f"{key} is {value!r}, expected a string")
+    return value
+
+
+def _number(raw: Mapping[str, Any], key: str) -> int | None:
+    value = raw.get(key)
+    if value is None:
+        return None
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise InvalidRequest(f"{key} is {value!r}, expected a whole number from 0 upward")
+    return value
+
+
+def _choice(raw: Mapping[str, Any], key: str, choices: tuple[str, ...]) -> str:
+    value = raw.get(key)
+    if value is None or value == "":
+        return choices[0]
+    if value not in choices:
+        raise UnsupportedField(f"unsupported value {value!r} of key {key!r}, expected one of {', '.join(choices)}")
+    return str(value)

@@ -1,0 +1,158 @@
+"""Give a device back: the one way for DEL, for an ADD that failed, and for what a killed call left behind.
+
+Best effort: everything that can be done is done, and what could not be is returned in words. A record leaves the
+ledger when its device is back as it was; until then whoever finds it can call this again.
+
+Source: design section 4; reference/cni.md section 4, A and C.
+"""
+
+import logging
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from ipaddress import ip_interface
+
+from cni_ub.host import Host
+from cni_ub.ipam import Ipam
+from cni_ub.node import Node
+from cni_ub.plan import Held, Release, Seen, plan_release
+from cni_ub.steps import Step
+from ubhost.errors import InvalidRequest, NotFound, UbError
+from ubhost.kernel import netns
+from ubhost.provider import Bandwidth, Device, Provider
+from ubhost.record import Record, State
+
+LOG = logging.getLogger("cni_ub")
+
+
+def release(host: Host, record: Record, pod: int | None, ipam: Ipam | None) -> list[str]:
+    """Give back all of one attachment; its locks are held. Return what could not be done.
+
+    Args:
+        pod: the namespace that the runtime named, if it named one.
+        ipam: the delegate to release the addresses with; ``None`` if the attachment has none.
+    """
+    problems: list[str] = []
+    with ExitStack() as stack:
+        plan, node = Release(), None
+        try:
+            node = stack.enter_context(_node_of(host, record, pod))
+            held = held_by(record, node.provider)
+            record = replace(record, members=held.members)
+            plan = plan_release(held, _observe(node, held, record, problems))
+            problems += _do(node, plan.quiet)
+        except UbError as error:
+            problems.append(str(error))
+        with _deleting(ipam, problems):  # the addresses are released while the link, silent by now, travels
+            if node:
+                problems += _do(node, plan.home)
+                problems += _do(node, plan.limits)
+    _settle(host, record, problems)
+    return problems
+
+
+def _observe(node: Node, held: Held, record: Record, problems: list[str]) -> Seen:
+    """Look at the link and at the device; when the driver cannot be asked, the link is brought home all the same."""
+    name = record.link.pod_name if record.link and record.link.pod_name else record.ifname
+    seen = node.observe_held(held, name)
+    try:
+        return node.observe_device(seen, held.members, held.device if held.limit else "")
+    except UbError as error:
+        problems.append(str(error))
+        return seen
+
+
+@contextmanager
+def _node_of(host: Host, record: Record, given: int | None) -> Iterator[Node]:
+    """Open the host and the pod of a record; without the pod if its namespace is gone."""
+    with ExitStack() as stack:
+        pod = _open_pod(host, record, given)
+        if pod is not None:
+            stack.callback(os.close, pod)
+        node = stack.enter_context(Node(host.provider_or_absent(), pod))
+        if record.netns_cookie and node.cookie not in (0, record.netns_cookie):  # the inode is used again
+            node = stack.enter_context(Node(node.provider, None))
+        yield node
+
+
+def _open_pod(host: Host, record: Record, given: int | None) -> int | None:
+    if record.is_damaged or not record.netns_inode:
+        return os.dup(given) if given is not None else None
+    if record.boot_id != host.ledger.boot_id:
+        return None
+    if given is not None and netns.inode(given) == record.netns_inode:
+        return os.dup(given)
+    try:
+        pod = netns.open_netns(record.netns)
+    except (NotFound, InvalidRequest):
+        return netns.find_netns(record.netns_inode)
+    if netns.inode(pod) == record.netns_inode:
+        return pod
+    os.close(pod)
+    return netns.find_netns(record.netns_inode)
+
+
+def held_by(record: Record, provider: Provider) -> Held:
+    """Say what an attachment took. The provider fills in for a record that is lost."""
+    device = next((device for device in provider.devices() if device.id == record.device), None)
+    members = record.members or (device.members if device and record.is_damaged else ())
+    limit = Bandwidth(*record.limit_mbps) if record.limit_mbps else None
+    addresses = tuple(ip_interface(text) for text in record.link.addresses) if record.link else ()
+    return Held(record.device, members, record.link, _netdev(device), limit, addresses)
+
+
+def _netdev(device: Device | None) -> str:
+    return device.netdev or "" if device else ""
+
+
+def _do(node: Node, steps: Iterable[Step]) -> list[str]:
+    """Do the steps up to the first that fails."""
+    for step in steps:
+        LOG.debug("step", extra={"step": repr(step)})
+        try:
+            node.do(step)
+        except UbError as error:
+            return [f"{type(step).__name__}: {error}"]
+    return []
+
+
+@contextmanager
+def _deleting(ipam: Ipam | None, problems: list[str]) -> Iterator[None]:
+    """Run the delegate's DEL beside the body."""
+    try:
+        running = ipam.start_delete() if ipam else None
+    except UbError as error:
+        problems.append(str(error))
+        running = None
+    yield
+    try:
+        if ipam and running:
+            ipam.finish_delete(running)
+    except UbError as error:
+        problems.append(str(error))
+
+
+def _settle(host: Host, record: Record, problems: list[str]) -> None:
+    try:
+        if problems:
+            LOG.warning("an attachment is not wholly released", extra={"device": record.device, "problems": problems})
+            host.ledger.write(replace(record, state=State.DETACHING, is_damaged=False))
+        else:
+            host.ledger.remove(record)
+    except UbError as error:
+        problems.append(str(error))
+
+
+def holds_in_pod(host: Host, record: Record) -> bool:
+    """Whether the pod of a record lives and still has something of the device."""
+    try:
+        with _node_of(host, record, None) as node:
+            if node.pod is None:
+                return False
+            held = held_by(record, node.provider)
+            seen = node.observe_held(held, record.link.pod_name if record.link else record.ifname)
+            return node.observe_device(seen, held.members, "").is_in_pod
+    except UbError as error:  # who cannot be looked at is taken to be alive
+        LOG.warning("an attachment cannot be looked at", extra={"device": record.device, "error": str(error)})
+        return True

@@ -1,0 +1,129 @@
+"""The CNI executable: read the request, let the warm agent answer it, print one JSON document.
+
+Every pod start pays for this module's imports, so there are few (a test lists them): not even ``json`` and
+``socket``, which cost 6 ms each. VERSION and a wrong environment are answered here. The rest goes to the agent's
+socket as it came; if no agent answers, the engine is loaded and does the work in this process, under the same
+locks and with the same ledger. The agent is needed for speed only.
+
+Source: design section 4; containernetworking/cni SPEC.md 1.1.0.
+"""
+
+import os
+import sys
+from collections.abc import Sequence
+
+from cni_ub import spec, wire
+
+CONNECT_TIMEOUT = 2.0  # seconds until a worker of the agent must be ours
+ANSWER_TIMEOUT = 150.0  # seconds; longer than the engine's own deadlines together
+STDIN_PATIENCE = 0.25  # seconds that VERSION waits for a configuration it hardly needs
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Answer one CNI command; return 0, or 1 after printing a CNI error object."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if arguments:
+        return _about(arguments)
+    try:
+        return _answer()
+    except spec.Refused as refused:
+        _print(refused.document())
+    except Exception as error:  # a runtime needs a CNI error, whatever went wrong
+        _print(spec.Refused(spec.INTERNAL, f"{type(error).__name__}: {error}").document())
+    return 1
+
+
+def _about(arguments: Sequence[str]) -> int:
+    from ubhost.version import version
+
+    if arguments == ["--version"]:
+        return _print(f"ub-cni {version()}\n".encode())
+    sys.stderr.write("usage: CNI_COMMAND=… ub-cni < network-configuration.json, or ub-cni --version\n")
+    return 2
+
+
+def _answer() -> int:
+    verb = os.environ.get("CNI_COMMAND", "")
+    if not verb:
+        from ubhost.version import version
+
+        sys.stderr.write(f"ub-cni {version()}: gives a pod its UB device; CNI versions {', '.join(spec.VERSIONS)}\n")
+        return 0
+    if verb == "VERSION":
+        return _print(spec.versions(_read_patiently()))
+    spec.check_environment(os.environ)
+    stdin, nonce = _read_all(0), os.urandom(8).hex().encode()
+    code, document = _ask_agent(stdin, nonce) or _do_it_here(stdin, nonce)
+    _print(document)
+    return code
+
+
+def _ask_agent(stdin: bytes, nonce: bytes) -> tuple[int, bytes] | None:
+    """Return the agent's exit code and document; ``None`` if there is no agent to do it."""
+    import _socket
+
+    path = os.path.join(os.environ.get("UB_ROOT") or "/", "run/ub-node/agent.sock")  # noqa: PTH118
+    pod = _open_netns(os.environ.get("CNI_NETNS", ""))
+    agent = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
+    try:
+        agent.settimeout(CONNECT_TIMEOUT)
+        agent.connect(path)
+        if agent.recv(256) != wire.greeting(os.stat("/proc/self/ns/net").st_ino):  # noqa: PTH116
+            return None  # of another version, or its host is not ours
+        agent.settimeout(ANSWER_TIMEOUT)
+        rights = [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, wire.descriptor(fd)) for fd in pod]
+        data = wire.request(os.environb, nonce, stdin)
+        agent.sendall(data[agent.sendmsg([data], rights) :])
+        agent.shutdown(_socket.SHUT_WR)
+        received = b""
+        while chunk := agent.recv(1 << 16):
+            received += chunk
+        return wire.parse_answer(received)
+    except (OSError, wire.Malformed):  # no agent, or it went away: the engine takes back what it began, and starts over
+        return None
+    finally:
+        agent.close()
+        for fd in pod:
+            os.close(fd)
+
+
+def _open_netns(path: str) -> list[int]:
+    """Open the pod's namespace here, so that the agent need not see the path. What is wrong with it the engine says."""
+    try:
+        return [os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)] if path else []
+    except OSError:
+        return []
+
+
+def _do_it_here(stdin: bytes, nonce: bytes) -> tuple[int, bytes]:
+    from cni_ub.local import run
+
+    return run(os.environ, nonce.decode(), stdin)
+
+
+def _read_all(fd: int) -> bytes:
+    read = b""
+    while chunk := os.read(fd, 1 << 16):
+        read += chunk
+    return read
+
+
+def _read_patiently() -> bytes:
+    """Read what stdin holds, but never wait for long: VERSION must work with a stdin that nobody closes."""
+    import select
+
+    read = b""
+    while True:
+        try:
+            if not select.select([0], [], [], STDIN_PATIENCE)[0] or not (chunk := os.read(0, 1 << 16)):
+                return read
+        except (OSError, ValueError):  # stdin is closed
+            return read
+        read += chunk
+
+
+def _print(document: bytes) -> int:
+    """Write the one document; return the exit code 0."""
+    while document:
+        document = document[os.write(1, document) :]
+    return 0

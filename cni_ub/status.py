@@ -1,0 +1,40 @@
+"""STATUS: would an ADD succeed now? Read only, and cheap: CRI-O asks every half second until the answer is yes.
+
+Source: containernetworking/cni SPEC.md 1.1.0, "STATUS"; reference/cni.md section 4, H39.
+"""
+
+from cni_ub.attach import ipam_of
+from cni_ub.errors import Limited, NotReady
+from cni_ub.host import Host
+from cni_ub.protocol import Request
+from ubhost.errors import UbError
+from ubhost.provider import Sharing
+
+
+def status(host: Host, request: Request) -> None:
+    """Say why an ADD would fail.
+
+    Raises:
+        NotReady: no driver, no free device, or devices that cannot be isolated.
+        Limited: the driver is gone while pods have devices.
+        DelegateFailed: the IPAM plugin is not ready.
+    """
+    held = host.ledger.held()
+    try:
+        provider = host.provider()
+        devices = provider.devices()
+        sharing = provider.sharing()
+    except UbError as error:
+        raise (Limited if held else NotReady)(str(error)) from error
+    if request.conf.isolation == "exclusive" and sharing is not Sharing.EXCLUSIVE:
+        raise NotReady("the host shares its devices with every network namespace (dev_sharing is on)")
+    if lost := sorted(held.keys() - {device.id for device in devices}):
+        raise Limited(f"devices of running pods are gone: {', '.join(lost)}")
+    if not devices:
+        raise NotReady("this host has no UB device")
+    if all(device.id in held for device in devices):
+        raise NotReady(f"all {len(devices)} devices are in use")
+    if not any(device.is_healthy and device.id not in held for device in devices):
+        raise NotReady("none of the free devices is healthy")
+    if ipam := ipam_of(host, request):
+        ipam.forward("STATUS")

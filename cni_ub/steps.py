@@ -1,0 +1,168 @@
+"""The changes that this plugin makes. Values only; ``cni_ub.node`` carries them out.
+
+A link is named by the side it is on and by its name there. Each step is one change that the kernel or the driver
+makes wholly or not at all; ``Move`` is one too, because who carries it out takes a half-done one back.
+
+Source: style.md section 3.3; reference/ub.md section 3.
+"""
+
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from ubhost.model import Interface
+from ubhost.model import Route as ModelRoute
+from ubhost.provider import Bandwidth, EidSlot
+
+
+class Side(Enum):
+    HOST = "host"
+    POD = "pod"
+
+
+@dataclass(frozen=True, slots=True)
+class SetUp:
+    at: Side
+    name: str
+    up: bool
+
+    def undo(self) -> "SetUp":
+        return replace(self, up=not self.up)
+
+
+@dataclass(frozen=True, slots=True)
+class SetAlias:
+    at: Side
+    name: str
+    alias: str
+    was: str
+
+    def undo(self) -> "SetAlias":
+        return replace(self, alias=self.was, was=self.alias)
+
+
+@dataclass(frozen=True, slots=True)
+class SetMtu:
+    at: Side
+    name: str
+    mtu: int  # bytes
+    was: int
+
+    def undo(self) -> "SetMtu":
+        return replace(self, mtu=self.was, was=self.mtu)
+
+
+@dataclass(frozen=True, slots=True)
+class SetQlen:
+    at: Side
+    name: str
+    qlen: int  # packets
+    was: int
+
+    def undo(self) -> "SetQlen":
+        return replace(self, qlen=self.was, was=self.qlen)
+
+
+@dataclass(frozen=True, slots=True)
+class SetMac:
+    at: Side
+    name: str
+    mac: str
+    was: str
+
+    def undo(self) -> "SetMac":
+        return replace(self, mac=self.was, was=self.mac)
+
+
+@dataclass(frozen=True, slots=True)
+class Altname:
+    """Give a link an alternative name, or take it."""
+
+    at: Side
+    name: str
+    altname: str
+    present: bool
+
+    def undo(self) -> "Altname":
+        return replace(self, present=not self.present)
+
+
+@dataclass(frozen=True, slots=True)
+class Rename:
+    at: Side
+    name: str
+    to: str
+
+    def undo(self) -> "Rename":
+        return replace(self, name=self.to, to=self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """Bring a link to the other side under a new name: one request, because each costs a grace period (15 ms)."""
+
+    at: Side
+    name: str
+    to: Side
+    to_name: str
+
+    def undo(self) -> "Move":
+        return Move(self.to, self.to_name, self.at, self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    at: Side
+    name: str
+    address: Interface
+    present: bool
+
+    def undo(self) -> "Address":
+        return replace(self, present=not self.present)
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    at: Side
+    name: str
+    route: ModelRoute
+    present: bool
+
+    def undo(self) -> "Route":
+        return replace(self, present=not self.present)
+
+
+@dataclass(frozen=True, slots=True)
+class Expose:
+    """Make a kernel device appear in the pod, or vanish from it with all its EIDs."""
+
+    member: str
+    present: bool
+
+    def undo(self) -> "Expose":
+        return replace(self, present=not self.present)
+
+
+@dataclass(frozen=True, slots=True)
+class MoveEid:
+    slot: EidSlot
+    to: Side
+
+    def undo(self) -> "MoveEid":
+        return replace(self, to=Side.HOST if self.to is Side.POD else Side.POD)
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """Set the bandwidth of a device."""
+
+    device: str
+    bandwidth: Bandwidth
+    was: Bandwidth
+
+    def undo(self) -> "Limit":
+        return replace(self, bandwidth=self.was, was=self.bandwidth)
+
+
+LinkStep = SetUp | SetAlias | SetMtu | SetQlen | SetMac | Altname | Rename | Move | Address | Route
+DeviceStep = Expose | MoveEid | Limit
+Step = LinkStep | DeviceStep
