@@ -127,6 +127,12 @@ class Eid:
         return self.value.to_bytes(16, "big")
 
     @property
+    def words(self) -> tuple[int, int, int, int]:
+        """The four 32-bit words, the most significant first; see ``from_words``."""
+        first, second, third, fourth = (self.value >> shift & 0xFFFFFFFF for shift in (96, 64, 32, 0))
+        return first, second, third, fourth
+
+    @property
     def ipv6(self) -> str:
         """The address ipourma gives the netdev: IP == EID, in the usual compressed form."""
         return str(ipaddress.IPv6Address(self.value))

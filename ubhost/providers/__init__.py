@@ -1,1 +1,82 @@
-"""Ways to command a UB host: the simulator, the ubcore kernel driver, ordinary RDMA."""
+"""Ways to command a UB host, and which of them this host has.
+
+    provider = choose(Roots.from_environ())
+
+``ubcore`` serves hardware and the simulator, over two transports; ``rdma`` ordinary RDMA servers.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from ubhost.errors import InvalidRequest, NotFound, UbError, Unsupported
+from ubhost.kernel.netns import inode
+from ubhost.kernel.netsysfs import sysfs_of
+from ubhost.provider import Kind, Provider
+from ubhost.providers.ubcore import UbcoreProvider
+from ubhost.roots import Roots
+from ubhost.ubcore.client import Ubcore
+from ubhost.ubcore.transport import KernelChannel, SimulatorChannel
+
+AUTO = "auto"
+
+
+def choose(roots: Roots, wanted: str = AUTO) -> Provider:
+    """Return the provider for this host: ``auto`` takes the first that is there of sim, ubcore, rdma.
+
+    Raises:
+        InvalidRequest: ``wanted`` is no kind of provider.
+        Unsupported: what is wanted is not here; the message names everything that was looked for.
+    """
+    if wanted != AUTO:
+        if wanted not in _PROVIDERS:
+            raise InvalidRequest(f"provider {wanted!r} is unknown, expected one of auto, {', '.join(_PROVIDERS)}")
+        try:
+            return _PROVIDERS[wanted](roots)
+        except NotFound as error:
+            raise Unsupported(f"provider {wanted} is not possible here: {error}") from error
+    missing = []
+    for make in _PROVIDERS.values():
+        try:
+            return make(roots)
+        except (NotFound, Unsupported) as error:
+            missing.append(str(error))
+    raise Unsupported(f"no UB host here: {'; '.join(missing)}")
+
+
+def _sim(roots: Roots) -> Provider:
+    socket = roots.simulator / "kernel.sock"
+    with SimulatorChannel(socket):
+        pass
+    ubcore = Ubcore(lambda: SimulatorChannel(socket))
+
+    @contextmanager
+    def view(netns: int) -> Iterator[Path]:
+        ubcore.show_system(netns)  # lets the simulator know the namespace, as a kernel would
+        yield roots.simulator / "netns" / str(inode(netns)) / "class/ubcore"
+
+    return UbcoreProvider(Kind.SIM, roots, ubcore, view)
+
+
+def _ubcore(roots: Roots) -> Provider:
+    with KernelChannel():
+        pass
+
+    @contextmanager
+    def view(netns: int) -> Iterator[Path]:
+        with sysfs_of(netns) as sys:
+            yield sys / "class/ubcore"
+
+    return UbcoreProvider(Kind.UBCORE, roots, Ubcore(KernelChannel), view)
+
+
+def _rdma(roots: Roots) -> Provider:
+    folder = roots.sys / "class/infiniband"
+    if not folder.is_dir() or not any(folder.iterdir()):
+        raise NotFound(f"no RDMA device in {folder}")
+    raise Unsupported("there are RDMA devices, but the rdma provider is not built in yet")
+
+
+_PROVIDERS: Mapping[str, Callable[[Roots], Provider]] = {"sim": _sim, "ubcore": _ubcore, "rdma": _rdma}
+
+__all__ = ["AUTO", "Provider", "UbError", "choose"]

@@ -66,7 +66,7 @@ def _entity(number: str, folder: Folder) -> UbEntity:
         upi=folder.number("upi"),
         primary_entity=folder.entity("primary_entity"),
         primary_cna=folder.number("primary_cna"),
-        numa=_numa(folder),
+        numa=read_entity_numa(folder),
         direct_links=_direct_links(folder),
         num_ues=folder.number("ub_numues"),
         total_ues=folder.number("ub_totalues"),
@@ -89,7 +89,8 @@ def _entity(number: str, folder: Folder) -> UbEntity:
     )
 
 
-def _numa(folder: Folder) -> int | None:
+def read_entity_numa(folder: Folder) -> int | None:
+    """Return the NUMA node of one entity; ``None`` where firmware does not know it."""
     numa = folder.number("numa")
     if numa is None or numa in UNKNOWN_NUMA:
         return None

@@ -54,13 +54,13 @@ class Ubcore:
         self._connect = connect
         self._sequence = count(1)
 
-    def show_system(self) -> SystemInfo:
-        """Return the namespace switches.
+    def show_system(self, netns: int | None = None) -> SystemInfo:
+        """Return the namespace switches. ``netns`` is for simulators, which cannot see a namespace come to life.
 
         Raises:
             Refused: EOPNOTSUPP from a driver that lacks the command.
         """
-        answer = self._data(Command.SHOW_SYSTEM, {}, "the system")
+        answer = self._data(Command.SHOW_SYSTEM, "the system", netns)
 
         def is_on(kind: Attribute) -> bool | None:
             return bool(answer[kind]) if kind in answer else None
@@ -142,10 +142,10 @@ class Ubcore:
             request = Message(command, what, channel.family, sequence=next(self._sequence), port=channel.port)
             _checked(channel.ask(request.encode(), netns), command, subject)
 
-    def _data(self, command: Command, what: Mapping[Attribute, Value], subject: str) -> Mapping[Attribute, Value]:
+    def _data(self, command: Command, subject: str, netns: int | None) -> Mapping[Attribute, Value]:
         with self._connect() as channel:
-            request = Message(command, what, channel.family, NLM_F_REQUEST, next(self._sequence), channel.port)
-            return decode(_checked(channel.ask(request.encode()), command, subject)[-1]).attributes
+            request = Message(command, {}, channel.family, NLM_F_REQUEST, next(self._sequence), channel.port)
+            return decode(_checked(channel.ask(request.encode(), netns), command, subject)[-1]).attributes
 
 
 def _in_namespace(device: str, netns: int) -> dict[Attribute, Value]:
