@@ -1,12 +1,86 @@
 """``nri-qos``: an NRI plugin that protects online pods and lets offline pods use what is left."""
 
 import argparse
+import fcntl
+import logging
+import os
+import signal
+import stat
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TextIO, cast
+
+import yaml
+
+from nri_qos import cgroup
+from nri_qos.config import Config
+from nri_qos.connection import Link, Stop
+from nri_qos.plugin import Plugin
+from nri_qos.stderr import PatientStderr
+from nri_qos.watch import Watch
+from nri_qos.world import World
+from ubhost import config, log
+from ubhost.errors import HostFault, InvalidRequest, UbError
+from ubhost.roots import Roots
+from ubhost.version import version
+
+FIRST_LOOK_S = 1.0  # for sysfs, before the runtime hears of us
+MAX_SOCKET_PATH = 107  # bytes, of sockaddr_un
+_log = logging.getLogger("nri_qos")
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How we were started."""
+
+    roots: Roots
+    sockets: tuple[Path, ...]
+    name: str
+    index: str
+    config_file: Path | None
+    dry_run: bool
+    restore: bool
+    inherited_fd: int | None  # a runtime started us: its end of the connection
+
+    @classmethod
+    def parse(cls, argv: Sequence[str] | None, environ: Mapping[str, str]) -> "Options":
+        """Read command line and environment.
+
+        Raises:
+            InvalidRequest: a value that no runtime would accept.
+        """
+        args = parser().parse_args(argv)
+        roots = Roots.from_environ(environ)
+        default = (roots.root / "var/run/nri/nri.sock", roots.root / "run/nri/nri.sock")
+        options = cls(
+            roots,
+            (args.socket,) if args.socket else default,
+            environ.get("NRI_PLUGIN_NAME") or args.name,
+            environ.get("NRI_PLUGIN_IDX") or args.index,
+            args.config,
+            args.dry_run,
+            args.restore,
+            _inherited(environ),
+        )
+        options._check()
+        return options
+
+    def _check(self) -> None:
+        if not (len(self.index) == 2 and self.index.isascii() and self.index.isdigit()):
+            raise InvalidRequest(f"index {self.index!r} is not two digits")
+        if not self.name or not all(c.isascii() and (c.isalnum() or c in "_.+-") for c in self.name):
+            raise InvalidRequest(f"name {self.name!r} has other characters than letters, digits and _.+-")
+        for path in self.sockets[:1] if self.inherited_fd is None else ():
+            if len(os.fsencode(path)) > MAX_SOCKET_PATH:
+                raise InvalidRequest(f"socket {path} is longer than {MAX_SOCKET_PATH} bytes")
+            if path.exists() and not stat.S_ISSOCK(path.stat().st_mode):
+                raise InvalidRequest(f"socket {path} is not a socket")
 
 
 def parser() -> argparse.ArgumentParser:
+    assert __doc__ is not None
     parser = argparse.ArgumentParser(prog="nri-qos", description=__doc__.partition(": ")[2])
     parser.add_argument("--socket", type=Path, metavar="PATH", help="socket of the runtime (/var/run/nri/nri.sock)")
     parser.add_argument("--index", default="90", metavar="NN", help="two digits: plugins are called in this order (90)")
@@ -14,13 +88,110 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--config", type=Path, metavar="FILE", help="configuration, YAML")
     parser.add_argument("--dry-run", action="store_true", help="decide and report, change nothing")
     parser.add_argument("--restore", action="store_true", help="put back what an earlier run changed, and end")
+    parser.add_argument("--version", action="version", version=f"nri-qos {version()}")
     return parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run until SIGTERM; return the exit code: 0 done, 1 failed, 2 usage."""
-    parser().parse_args(argv)
+    try:
+        options = Options.parse(argv, os.environ)
+        settings = config.load(options.config_file, Config)
+    except InvalidRequest as error:
+        print(f"nri-qos: {error}", file=sys.stderr)
+        return 2
+    stderr = PatientStderr()
+    log.set_up(settings.log_level, cast("TextIO", stderr))
+    try:
+        return _run(options, settings)
+    except UbError as error:
+        _log.error("nri-qos cannot go on", extra={"error": str(error)})
+        return 1
+    finally:
+        stderr.close()
+
+
+def _run(options: Options, settings: Config) -> int:
+    stop = Stop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    if options.restore:
+        return 0
+    lock = None if options.dry_run else _only_one(options.roots.run, stop)
+    world = World(settings)
+    mode = cgroup.mode(options.roots)
+    _log.info(
+        "nri-qos starts",
+        extra={"version": version(), "root": str(options.roots.root), "cgroup": mode.value, "dry_run": options.dry_run},
+    )
+    if mode is cgroup.Mode.OTHER:
+        _log.error("cgroup v2 is needed: decisions are reported, nothing is enforced", extra={"found": mode.value})
+
+    def configure(text: str) -> None:
+        if text.strip() and options.config_file is None:
+            world.config = _parsed(text)
+
+    plugin = Plugin(
+        world, dry_run=options.dry_run, is_enforcing=lambda: mode is not cgroup.Mode.OTHER, configure=configure
+    )
+    watch = Watch(world, options.roots)
+    watch.start()
+    watch.wait_for_first(FIRST_LOOK_S)
+    link = Link(plugin, options.name, options.index, stop)
+    if options.inherited_fd is not None:
+        link.serve_inherited(options.inherited_fd)
+    else:
+        link.serve_for_ever(options.sockets)
+    watch.end()
+    if lock is not None:
+        os.close(lock)
+    _log.info("nri-qos ends")
     return 0
+
+
+def _parsed(text: str) -> Config:
+    try:
+        content = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise InvalidRequest(f"the configuration from the runtime is not YAML: {error}") from error
+    return config.convert({} if content is None else content, Config, where="the configuration from the runtime")
+
+
+def _inherited(environ: Mapping[str, str]) -> int | None:
+    """Return the descriptor that a runtime which starts its plugins itself hands over, if one did."""
+    text = environ.get("NRI_PLUGIN_SOCKET")
+    if text is None:
+        return None
+    try:
+        fd = int(text)
+        if not stat.S_ISSOCK(os.fstat(fd).st_mode):
+            raise ValueError(text)
+    except (ValueError, OSError) as error:
+        raise InvalidRequest(f"NRI_PLUGIN_SOCKET={text} is not an open socket") from error
+    os.set_inheritable(fd, False)
+    return fd
+
+
+def _only_one(folder: Path, stop: Stop) -> int | None:
+    """Wait until no other nri-qos runs on this node; return the lock that says so, or ``None`` if asked to stop."""
+    path = folder / "nri-qos.lock"
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except OSError as error:
+        raise HostFault(f"cannot open {path}: {error.strerror}") from error
+    is_waiting = False
+    while not stop.is_set:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return fd
+        except BlockingIOError:
+            if not is_waiting:
+                _log.warning("another nri-qos runs on this node, waiting for its end", extra={"lock": str(path)})
+            is_waiting = True
+            stop.wait(1)
+    os.close(fd)
+    return None
 
 
 if __name__ == "__main__":

@@ -218,6 +218,8 @@ class Runtime:
 
     def adopt(self, trunk: socket.socket) -> Peer:
         """Take a connected socket as the plugin: our end of fd 3 of a plugin that the runtime starts."""
+        if self._peer is not None:
+            self._peer.close()
         self._peer = Peer(trunk, self._timeout_s)
         return self._peer
 
@@ -277,7 +279,7 @@ class Runtime:
         request = nri_pb2.CreateContainerRequest(pod=self.pods.get(container.pod_sandbox_id), container=container)
         adjust = nri_pb2.ContainerAdjustment()
         if self._peer is not None and self._peer.events & 1 << nri_pb2.CREATE_CONTAINER - 1:
-            reply = self._guard(self._peer.call, "CreateContainer", request, nri_pb2.CreateContainerResponse)
+            reply = self._guard("CreateContainer", request, nri_pb2.CreateContainerResponse)
             if reply is not None:
                 self._apply_updates(reply.update, creating=container.id)
                 adjust = reply.adjust
@@ -309,7 +311,7 @@ class Runtime:
         container.state = nri_pb2.CONTAINER_STOPPED
         request = nri_pb2.ContainerRequest(pod=self.pods.get(container.pod_sandbox_id), container=container)
         if self._peer is not None:
-            self._guard(self._peer.call, "StopContainer", request, nri_pb2.StopContainerResponse)
+            self._guard("StopContainer", request, nri_pb2.StopContainerResponse)
 
     def remove(self, container_id: str) -> None:
         self._container_call("RemoveContainer", container_id)
@@ -336,16 +338,17 @@ class Runtime:
         if self._peer is None or not self._peer.events & 1 << event - 1:
             return
         if self._nri_version:
-            self._guard(self._peer.call, method, request, nri_pb2.Empty)
+            self._guard(method, request, nri_pb2.Empty)
         else:
             change = nri_pb2.StateChangeEvent(event=event, pod=pod, container=container)
-            self._guard(self._peer.call, "StateChange", change, nri_pb2.Empty)
+            self._guard("StateChange", change, nri_pb2.Empty)
 
-    def _guard(self, call: object, method: str, request: Message, answer: type[M]) -> M | None:
+    def _guard(self, method: str, request: Message, answer: type[M]) -> M | None:
         """Ask the plugin; one that broke the connection is forgotten, and the request goes on without it."""
         try:
             return self.peer.call(method, request, answer)
         except PluginClosed:
+            self.peer.close()
             self._peer = None
             return None
 

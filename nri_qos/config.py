@@ -1,0 +1,122 @@
+"""Configuration of nri-qos. Every key is optional.
+
+Source: design section 8.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Annotated, Literal
+
+from msgspec import Meta
+
+from nri_qos import cpulist
+from nri_qos.model import NumaPolicy, QosClass
+from ubhost.errors import InvalidRequest
+
+CpuList = str | int  # YAML reads a single CPU as a number
+
+
+class OnExit(Enum):
+    KEEP = "keep"
+    RESTORE = "restore"
+
+
+class Failure(Enum):
+    """What happens to a container about which nri-qos is in doubt."""
+
+    LENIENT = "lenient"  # it runs, unadjusted
+    STRICT = "strict"  # its creation fails
+
+
+FOREIGN_KEYS: Mapping[str, Mapping[str, QosClass]] = {
+    "volcano.sh/qos-level": {"LC": QosClass.HLS, "HLS": QosClass.HLS, "LS": QosClass.LS, "BE": QosClass.BE},
+    "volcano.sh/preemptable": {"true": QosClass.BE, "false": QosClass.UNDECLARED},
+    "koordinator.sh/qosClass": {
+        "LSE": QosClass.HLS,
+        "LSR": QosClass.HLS,
+        "LS": QosClass.LS,
+        "BE": QosClass.BE,
+        "SYSTEM": QosClass.SYSTEM,
+    },
+    "katalyst.kubewharf.io/qos_level": {
+        "dedicated_cores": QosClass.HLS,
+        "shared_cores": QosClass.LS,
+        "reclaimed_cores": QosClass.BE,
+        "system_cores": QosClass.SYSTEM,
+    },
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Selector:
+    """Pods that have all ``labels`` and are in one of ``namespaces`` (any, if empty) are of class ``qos``."""
+
+    qos: QosClass
+    labels: dict[str, str] = field(default_factory=dict)
+    namespaces: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+
+    period: Annotated[float, Meta(ge=0.1, le=60)] = 1.0
+    """Seconds of the loop."""
+
+    floor: Annotated[float, Meta(ge=0.1)] = 1.0
+    """CPUs that offline work always keeps."""
+
+    available: CpuList | None = None
+    """CPUs that nri-qos hands out; all that are online and not isolated, if not given."""
+
+    reserved: CpuList | None = None
+    """CPUs of the host and of system pods: no online or offline container runs there."""
+
+    on_exit: OnExit = OnExit.KEEP
+
+    failure: Failure = Failure.LENIENT
+
+    foreign_keys: dict[str, dict[str, QosClass]] = field(
+        default_factory=lambda: {key: dict(values) for key, values in FOREIGN_KEYS.items()}
+    )
+    """Annotation or label of another system -> its values -> class. The first key that says something counts."""
+
+    namespaces: dict[str, QosClass] = field(default_factory=lambda: {"kube-system": QosClass.SYSTEM})
+    """Class of the pods of a namespace that declare none."""
+
+    selectors: list[Selector] = field(default_factory=list)
+    """Class of pods that declare none, by label; the first that fits counts."""
+
+    numa: dict[QosClass, NumaPolicy] = field(default_factory=lambda: {QosClass.HLS: NumaPolicy.BEST_EFFORT})
+    """NUMA policy of online pods that declare none; "none" for a class that is not named."""
+
+    remote_nodes: CpuList | None = None
+    """NUMA nodes of borrowed memory; those without CPUs and at ``remote_distance`` or more, if not given."""
+
+    remote_distance: Annotated[int, Meta(ge=11, le=255)] = 40
+
+    offline_remote: bool = True
+    """Whether offline containers may use borrowed memory. Online containers never do."""
+
+    def __post_init__(self) -> None:
+        wrong = [
+            f"{key}: {error}"
+            for key in ("available", "reserved", "remote_nodes")
+            if (error := _error_of(lambda key=key: ids(getattr(self, key))))  # type: ignore[misc]
+        ]
+        if wrong:
+            raise ValueError("; ".join(wrong))
+
+
+def ids(value: CpuList | None) -> frozenset[int] | None:
+    """Return the CPUs or nodes of a list in the configuration; ``None`` if it was not given."""
+    return None if value is None else cpulist.parse(str(value))
+
+
+def _error_of(check: Callable[[], object]) -> str | None:
+    try:
+        check()
+    except InvalidRequest as error:
+        return str(error)
+    return None

@@ -1,0 +1,226 @@
+"""Decides what a container gets. Pure: no clock, no files, no protocol.
+
+    offline (BE)   least weight; the CPUs that online work leaves; local memory, and borrowed memory if allowed
+    online         the CPUs that are nobody's own; local memory only, and of few NUMA nodes if a policy asks for it
+    online, HLS    CPUs of its own, if the pod is Guaranteed and asks for whole ones
+    others         nothing, except that they leave alone what is somebody's own
+
+What somebody else has set already (kubelet's static CPU manager, an earlier plugin) is left as it is: two plugins
+that set the same field make the runtime refuse the container.
+
+Source: design section 8; reference/nri.md sections 1.8, 4 and 5 (C2, C17, E8, E13).
+"""
+
+from dataclasses import dataclass, replace
+from math import ceil
+
+from nri_qos import classes, cpulist, placement
+from nri_qos.classes import Classified
+from nri_qos.config import Failure
+from nri_qos.model import NO_REQUEST_SHARES, Container, Decision, NumaPolicy, Placement, Pod, QosClass
+from nri_qos.placement import Room
+from nri_qos.pools import Key, Node, Occupied
+from ubhost.errors import Exhausted
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One container to be created, and its pod."""
+
+    pod: Pod
+    container: Container
+    classified: Classified
+    device_nodes: frozenset[int] = frozenset()  # NUMA nodes of its devices
+
+    @property
+    def key(self) -> Key:
+        return self.pod.key, self.container.name
+
+    @property
+    def label(self) -> str:
+        return f"container {self.container.name} of pod {self.pod.namespace}/{self.pod.name}"
+
+    @property
+    def memory(self) -> int:
+        """Bytes to have room for on the nodes it is bound to; 0 if it has no limit."""
+        return self.container.resources.memory_limit or 0
+
+    @property
+    def cpus(self) -> int:
+        """Thousandths of a CPU that it requests."""
+        return (self.container.resources.shares or 0) * 1000 // 1024
+
+
+def plan_create(request: Request, node: Node) -> Decision:
+    """Return what the container gets.
+
+    Raises:
+        Exhausted: its NUMA policy, or ``failure: strict``, demands what this node has not left.
+    """
+    if request.classified.qos is QosClass.BE:
+        decision = _offline(node)
+    elif request.classified.qos.is_online:
+        decision = _online(request, node)
+    else:
+        decision = _others(request, node)
+    decision = replace(decision, reasons=(request.classified.reason, *decision.reasons))
+    return _respect(decision, request.container)
+
+
+def is_guaranteed(pod: Pod, container: Container) -> bool:
+    """Whether kubelet made this a Guaranteed pod: its cgroup lies directly below the root of the pods."""
+    parent = pod.cgroup_parent
+    if "besteffort" in parent or "burstable" in parent:
+        return False
+    return "kubepods" in parent or container.oom_score_adj == -997
+
+
+def _offline(node: Node) -> Decision:
+    room = node.offline_room
+    cpus = (node.occupied.offline or room) & room or room
+    mems = node.local
+    if node.config.offline_remote:
+        mems |= node.remote & node.with_memory
+    return Decision(
+        QosClass.BE,
+        ("least weight", f"CPUs left by online work: {cpulist.render(cpus)}", f"memory: node {cpulist.render(mems)}"),
+        shares=NO_REQUEST_SHARES,
+        cpus=cpus,
+        mems=mems,
+    )
+
+
+def _others(request: Request, node: Node) -> Decision:
+    rest = node.machine.online - node.exclusive
+    if not node.exclusive or not rest:
+        return Decision(request.classified.qos, ("not managed",))
+    own = cpulist.render(node.exclusive)
+    return Decision(request.classified.qos, ("not managed", f"kept off CPUs {own}: somebody's own"), cpus=rest)
+
+
+def _online(request: Request, node: Node) -> Decision:
+    qos = request.classified.qos
+    policy, _ = classes.numa_policy(request.pod, qos, node.config)
+    count = request.container.resources.whole_cpus
+    if qos is not QosClass.HLS or not count or not is_guaranteed(request.pod, request.container):
+        return _shared(request, policy, node)
+    own = _exclusive(request, count, policy, node)
+    if own is not None:
+        return own
+    missing = f"no {count} CPUs are left that could be its own"
+    if node.config.failure is Failure.STRICT:
+        raise Exhausted(f"{request.label}: {missing}")
+    given = _shared(request, policy, node)
+    return replace(given, reasons=(missing, *given.reasons))
+
+
+def _exclusive(request: Request, count: int, policy: NumaPolicy, node: Node) -> Decision | None:
+    """Return the decision with ``count`` CPUs of its own; ``None`` if offline and shared work would keep too few."""
+    occupied = node.occupied
+    mine = {key for key in occupied.placements if key == request.key}
+    lent = {key for key in occupied.placements if key[0] == request.key[0] and key in occupied.stopped} - mine
+    others = {key: place for key, place in occupied.placements.items() if key not in mine | lent}
+    taken = occupied.foreign.union(*(place.exclusive for place in others.values()))
+    free = node.pool - taken
+    before = occupied.placements.get(request.key, Placement()).exclusive
+    room = node.room(free, request.key, request.device_nodes)
+    nodes: frozenset[int] | None
+    if len(before) == count and before <= free and _may_stay(policy, node, before):
+        cpus = before
+        nodes = None if policy is NumaPolicy.NONE else node.machine.nodes_of(before)
+    else:
+        nodes = _choose(request, policy, room, count * 1000, node)
+        within = free if nodes is None else free & node.cpus_of(nodes)
+        preferred = before.union(*(occupied.placements[key].exclusive for key in lent))
+        cpus = placement.take_cpus(node.machine, within, count, preferred)
+    left = node.pool - taken - node.machine.cores(cpus)
+    if not cpus or len(left) < max(1, ceil(node.config.floor)):
+        return None
+    return _bound(request, cpus, nodes, room, node, exclusive=True)
+
+
+def _may_stay(policy: NumaPolicy, node: Node, cpus: frozenset[int]) -> bool:
+    return policy is not NumaPolicy.SINGLE_NUMA_NODE or len(node.machine.nodes_of(cpus)) == 1
+
+
+def _shared(request: Request, policy: NumaPolicy, node: Node) -> Decision:
+    room = node.room(node.shared, request.key, request.device_nodes)
+    nodes = _choose(request, policy, room, max(request.cpus, 1), node)
+    cpus = node.shared if nodes is None else node.shared & node.cpus_of(nodes) or node.shared
+    return _bound(request, cpus, nodes, room, node, exclusive=False)
+
+
+def _bound(
+    request: Request, cpus: frozenset[int], nodes: frozenset[int] | None, room: Room, node: Node, *, exclusive: bool
+) -> Decision:
+    mems = node.local if nodes is None else _widened(nodes & node.local, request.memory, room, node)
+    what = "CPUs of its own" if exclusive else "CPUs shared by online work"
+    where = "local memory" if nodes is None else "memory near its CPUs"
+    place = Placement(
+        exclusive=cpus if exclusive else frozenset(),
+        nodes=None if nodes is None else mems,
+        memory=0 if nodes is None else request.memory,
+        cpus=request.cpus,
+    )
+    return Decision(
+        request.classified.qos,
+        (f"{what}: {cpulist.render(cpus)}", f"{where}: node {cpulist.render(mems)}"),
+        cpus=cpus,
+        mems=mems,
+        placement=place,
+    )
+
+
+def _choose(request: Request, policy: NumaPolicy, room: Room, cpus: int, node: Node) -> frozenset[int] | None:
+    """Return the NUMA nodes to bind to, or ``None`` for no binding. ``cpus`` in thousandths."""
+    machine = node.machine
+    if policy is NumaPolicy.NONE:
+        return None
+    if policy is NumaPolicy.BEST_EFFORT:
+        chosen = placement.choose_nodes(machine, room, cpus, request.memory)
+        return chosen or placement.choose_nodes(machine, room, cpus, 0) or None
+    largest = 1
+    if policy is NumaPolicy.RESTRICTED:  # no more nodes than it would need on an empty machine
+        empty = Node(machine, node.config, Occupied())
+        largest = len(placement.choose_nodes(machine, empty.room(empty.pool, request.key), cpus, request.memory)) or 1
+    nodes = placement.choose_nodes(machine, room, cpus, request.memory, largest)
+    if not nodes:
+        where = "one NUMA node has" if largest == 1 else f"{largest} NUMA nodes have"
+        raise Exhausted(
+            f"{request.label} asks for NUMA policy {policy.value}, but no {where} {cpus / 1000:g} CPUs and "
+            f"{request.memory} bytes of memory left"
+        )
+    return nodes
+
+
+def _widened(nodes: frozenset[int], memory: int, room: Room, node: Node) -> frozenset[int]:
+    """Return ``nodes``, and the nearest others if the memory does not fit: a full bound node is an OOM kill."""
+    chosen = set(nodes)
+    bound = [member for member in node.machine.nodes if member.id in nodes]
+    others = [other for other in node.machine.nodes if other.id in node.local - nodes]
+    others.sort(key=lambda other: (min((placement.distance(a, other) for a in bound), default=0), other.id))
+    for other in others:
+        if chosen and sum(room.memory.get(member, 0) for member in chosen) >= memory:
+            break
+        chosen.add(other.id)
+    return frozenset(chosen)
+
+
+def _respect(decision: Decision, container: Container) -> Decision:
+    """Leave out what somebody else has set."""
+    resources = container.resources
+    kept = [f"{name} {value} set by somebody else" for name, value in _set_already(container) if value]
+    if not kept:
+        return decision
+    place = decision.placement
+    return replace(
+        decision,
+        reasons=(*decision.reasons, *kept),
+        cpus=None if resources.cpus else decision.cpus,
+        mems=None if resources.mems else decision.mems,
+        placement=replace(place, exclusive=frozenset()) if place and resources.cpus else place,
+    )
+
+
+def _set_already(container: Container) -> tuple[tuple[str, str], ...]:
+    return ("cpus", container.resources.cpus), ("mems", container.resources.mems)

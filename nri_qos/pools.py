@@ -1,0 +1,114 @@
+"""Which CPUs and memory nodes are whose: the node as a plan sees it. Pure.
+
+Source: design section 8; reference/nri.md sections 2.3, 4.3 and 4.5.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from nri_qos import placement
+from nri_qos.config import Config, ids
+from nri_qos.model import Machine, Placement
+from nri_qos.placement import Room
+
+Key = tuple[str, str]
+"""Pod key and container name: what a container keeps over a restart."""
+
+UNKNOWN = 1 << 62  # bytes, where the host does not tell: memory is no criterion then
+
+
+@dataclass(frozen=True, slots=True)
+class Occupied:
+    """What has been given away already."""
+
+    placements: Mapping[Key, Placement] = field(default_factory=dict)
+    stopped: frozenset[Key] = frozenset()  # of them, those whose container does not run: its pod may use them
+    foreign: frozenset[int] = frozenset()  # CPUs that kubelet or another plugin pinned for one container
+    offline: frozenset[int] | None = None  # where the loop holds offline containers; None: it has not decided yet
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """This machine, how it is configured, and what is taken. No set of CPUs or nodes is ever empty."""
+
+    machine: Machine
+    config: Config
+    occupied: Occupied = Occupied()
+
+    @property
+    def pool(self) -> frozenset[int]:
+        """The CPUs that are handed out."""
+        available = ids(self.config.available)
+        usable = self.machine.online - self.machine.isolated if available is None else self.machine.online & available
+        return usable - (ids(self.config.reserved) or frozenset()) or usable or self.machine.online
+
+    @property
+    def exclusive(self) -> frozenset[int]:
+        """CPUs that are one container's own."""
+        return self.occupied.foreign.union(*(place.exclusive for place in self.occupied.placements.values()))
+
+    @property
+    def shared(self) -> frozenset[int]:
+        """CPUs of the online containers that have none of their own."""
+        return self.pool - self.exclusive or self.pool
+
+    @property
+    def offline_room(self) -> frozenset[int]:
+        """CPUs that offline work may use at most: none on a core where a CPU is somebody's own."""
+        return self.shared - self.machine.cores(self.exclusive) or self.shared
+
+    @property
+    def remote(self) -> frozenset[int]:
+        """NUMA nodes of borrowed memory."""
+        listed = ids(self.config.remote_nodes)
+        if listed is not None:
+            return listed
+        with_cpus = [node for node in self.machine.nodes if not node.is_cpuless]
+        return frozenset(
+            node.id
+            for node in self.machine.nodes
+            if node.is_cpuless
+            and min((placement.distance(other, node) for other in with_cpus), default=0) >= self.config.remote_distance
+        )
+
+    @property
+    def with_memory(self) -> frozenset[int]:
+        """Nodes that have memory: a cpuset with only others would silently mean the parent's."""
+        return frozenset(node.id for node in self.machine.nodes if node.memory_total != 0)
+
+    @property
+    def local(self) -> frozenset[int]:
+        """Nodes with memory of this server."""
+        return self.with_memory - self.remote or self.with_memory
+
+    def cpus_of(self, nodes: frozenset[int]) -> frozenset[int]:
+        return frozenset(cpu for node in self.machine.nodes if node.id in nodes for cpu in node.cpus)
+
+    def room(self, free: frozenset[int], key: Key, devices: frozenset[int] = frozenset()) -> Room:
+        """Return what is left on each node for container ``key``, whose CPUs would come from ``free``.
+
+        ``devices`` are the nodes of its devices.
+        """
+        memory = dict.fromkeys(self.local, 0)
+        cpus: dict[int, int] = {}
+        load: dict[int, tuple[int, int]] = {}
+        for place in (place for other, place in self.occupied.placements.items() if other != key):
+            nodes = place.nodes or frozenset()
+            for node in nodes:
+                memory[node] = memory.get(node, 0) + place.memory // len(nodes)
+                cpus[node] = cpus.get(node, 0) + (0 if place.exclusive else place.cpus // len(nodes))
+                requests, containers = load.get(node, (0, 0))
+                load[node] = requests + place.cpus // len(nodes), containers + 1
+        return Room(
+            cpus={n.id: len(free.intersection(n.cpus)) * 1000 - cpus.get(n.id, 0) for n in self.machine.nodes},
+            memory={
+                n.id: min(
+                    UNKNOWN if n.memory_total is None else n.memory_total - memory[n.id],
+                    UNKNOWN if n.memory_free is None else n.memory_free,
+                )
+                for n in self.machine.nodes
+                if n.id in self.local
+            },
+            load=load,
+            wanted=devices,
+        )

@@ -1,0 +1,72 @@
+"""Keeps the model's picture of CPUs and memory up to date, off the handlers' thread.
+
+A sysfs read that hangs holds this thread only: handlers go on with the last picture, and before the first one they
+answer as in doubt.
+"""
+
+import json
+import logging
+import threading
+from pathlib import Path
+
+from nri_qos import observe
+from nri_qos.model import Machine
+from nri_qos.world import World
+from ubhost.errors import HostFault
+from ubhost.roots import Roots
+
+_log = logging.getLogger(__name__)
+
+
+class Watch(threading.Thread):
+    def __init__(self, world: World, roots: Roots) -> None:
+        super().__init__(name="watch", daemon=True)
+        self._world = world
+        self._roots = roots
+        self._was_read = threading.Event()
+        self._stop = threading.Event()
+        self._complaint = ""
+
+    def wait_for_first(self, timeout_s: float) -> bool:
+        """Wait for the first picture; return whether it came."""
+        return self._was_read.wait(timeout_s)
+
+    def end(self) -> None:
+        self._stop.set()
+
+    def run(self) -> None:
+        while not self._stop.is_set():
+            self.look()
+            self._stop.wait(self._world.config.period)
+
+    def look(self) -> None:
+        """Read once. What cannot be read keeps its last value and is complained about once."""
+        try:
+            machine = observe.read_machine(self._roots.sys, self._world.machine)
+            is_static = kubelet_is_static(self._roots.root)
+        except HostFault as error:
+            if str(error) != self._complaint:
+                self._complaint = str(error)
+                _log.error("this node's CPUs cannot be read", extra={"error": str(error)})
+            return
+        self._complaint = ""
+        before = self._world.machine
+        with self._world.locked() as world:
+            world.machine = machine
+            world.kubelet_is_static = is_static
+        self._was_read.set()
+        if before is None or before.online != machine.online or _nodes(before) != _nodes(machine):
+            _log.info("CPUs and NUMA nodes", extra={"cpus": len(machine.online), "nodes": _nodes(machine)})
+
+
+def kubelet_is_static(root: Path) -> bool:
+    """Whether kubelet's own CPU manager pins containers: then it, not we, hands out CPUs."""
+    try:
+        state = json.loads((root / "var/lib/kubelet/cpu_manager_state").read_bytes())
+    except (OSError, ValueError):
+        return False
+    return isinstance(state, dict) and state.get("policyName") == "static"
+
+
+def _nodes(machine: Machine) -> list[int]:
+    return [node.id for node in machine.nodes]

@@ -1,0 +1,244 @@
+"""The pods and containers of this node in memory, and what each was given. No input or output.
+
+The runtime's word is the truth: Synchronize replaces everything, and everything else can come twice, late or never.
+A reservation (CPUs of one's own, NUMA nodes) belongs to pod and container name, not to a container id, and lives as
+long as the pod: so a container that restarts finds its CPUs again, and an init container's go to its successors.
+
+One lock guards it; holders only compute, so nobody waits long. Source: reference/nri.md sections 1.8 and 5 (B, C).
+"""
+
+import threading
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+from nri_qos import classes, cpulist, plan
+from nri_qos.classes import Classified
+from nri_qos.config import Config
+from nri_qos.model import Container, Decision, Machine, NumaPolicy, Placement, Pod, QosClass, Resources, State
+from nri_qos.plan import Request
+from nri_qos.pools import Key, Node, Occupied
+from ubhost.errors import Busy, HostFault, InvalidRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Sandbox:
+    """A pod and its class, which stays what it was when the sandbox was made."""
+
+    pod: Pod
+    classified: Classified
+    is_stopped: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A container and what it was given."""
+
+    container: Container
+    decision: Decision
+
+
+class World:
+    """Everything known about this node. Call its methods inside ``locked()``."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self.machine: Machine | None = None
+        self.kubelet_is_static = False  # kubelet's CPU manager pins containers itself
+        self.offline: frozenset[int] | None = None  # where the loop holds offline containers
+        self.sandboxes: dict[str, Sandbox] = {}
+        self.members: dict[str, Member] = {}
+        self.placements: dict[Key, Placement] = {}
+        self.counts: Counter[tuple[str, ...]] = Counter()  # (metric, label values …) -> how often
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def locked(self, timeout_s: float = 60) -> Iterator["World"]:
+        """Have the world to oneself.
+
+        Raises:
+            Busy: somebody else holds it for longer than ``timeout_s``.
+        """
+        if not self._lock.acquire(timeout=timeout_s):
+            raise Busy(f"the model of this node is held for more than {timeout_s:.1f} s")
+        try:
+            yield self
+        finally:
+            self._lock.release()
+
+    def node(self) -> Node:
+        """Return the node as a plan sees it.
+
+        Raises:
+            HostFault: sysfs has not been read yet, or could not be.
+        """
+        if self.machine is None:
+            raise HostFault("the CPUs of this node are not known yet")
+        return Node(self.machine, self.config, self._occupied())
+
+    def synchronize(self, pods: Iterable[Pod], containers: Iterable[Container]) -> None:
+        """Replace everything by what the runtime says there is; keep the reservations of pods that still are."""
+        known = self.placements
+        self.sandboxes, self.members, self.placements = {}, {}, {}
+        for pod in pods:
+            self.add_pod(pod)
+        alive = {sandbox.pod.key for sandbox in self.sandboxes.values()}
+        self.placements = {key: place for key, place in known.items() if key[0] in alive}
+        for container in containers:
+            self._adopt(container)
+
+    def add_pod(self, pod: Pod) -> Sandbox:
+        """Take in a pod; one that is known keeps its class."""
+        known = self.sandboxes.get(pod.id)
+        classified = classes.classify(pod, self.config)
+        if known is not None and known.classified.qos is not classified.qos:
+            self.counts["class_changes_ignored",] += 1
+            classified = known.classified
+        if known is None:
+            for key, value in (*classified.invalid, *classes.numa_policy(pod, classified.qos, self.config)[1]):
+                self.counts["invalid_values", key, value[:63]] += 1
+        self.sandboxes[pod.id] = Sandbox(pod, classified)
+        return self.sandboxes[pod.id]
+
+    def stop_pod(self, pod_id: str) -> None:
+        """Release what the pod held, unless a newer sandbox of the same pod holds it."""
+        sandbox = self.sandboxes.get(pod_id)
+        if sandbox is None:
+            return
+        self.sandboxes[pod_id] = replace(sandbox, is_stopped=True)
+        if not any(s.pod.key == sandbox.pod.key and not s.is_stopped for s in self.sandboxes.values()):
+            self.placements = {key: place for key, place in self.placements.items() if key[0] != sandbox.pod.key}
+
+    def remove_pod(self, pod_id: str) -> None:
+        self.stop_pod(pod_id)
+        self.sandboxes.pop(pod_id, None)
+        for member in [m for m in self.members.values() if m.container.pod_id == pod_id]:
+            del self.members[member.container.id]
+
+    def create(self, pod: Pod | None, container: Container) -> Decision:
+        """Decide about a new container and remember it.
+
+        Raises:
+            Exhausted: it must not be created, see ``plan.plan_create``.
+            HostFault: the node's CPUs are not known.
+        """
+        request = self._request(pod, container)
+        decision = plan.plan_create(request, self.node())
+        self.members[container.id] = Member(container, decision)
+        if decision.placement is not None:
+            self.placements[request.key] = decision.placement
+        else:
+            self.placements.pop(request.key, None)
+        return decision
+
+    def update(self, pod: Pod | None, container: Container, wanted: Resources) -> Decision | None:
+        """Return what must stay as we decided although ``wanted`` says otherwise; ``None`` if nothing does."""
+        member = self.members.get(container.id)
+        if member is None:
+            self.counts["unknown_containers",] += 1
+            self._adopt(container, pod)
+            return None
+        ours = member.decision
+        self.members[container.id] = replace(member, container=replace(container, resources=_merged(container, wanted)))
+        kept = replace(
+            ours,
+            shares=ours.shares if wanted.shares and wanted.shares != ours.shares else None,
+            cpus=ours.cpus if wanted.cpus and ours.cpus and _differs(wanted.cpus, ours.cpus) else None,
+            mems=ours.mems if wanted.mems and ours.mems and _differs(wanted.mems, ours.mems) else None,
+        )
+        return None if kept.is_empty else kept
+
+    def started(self, container: Container) -> None:
+        self._set_state(container, State.RUNNING)
+
+    def stopped(self, container: Container) -> None:
+        self._set_state(container, State.STOPPED)
+
+    def removed(self, container_id: str) -> None:
+        self.members.pop(container_id, None)
+
+    def _set_state(self, container: Container, state: State) -> None:
+        member = self.members.get(container.id)
+        if member is None:
+            self.counts["unknown_containers",] += 1
+            if state is not State.STOPPED:
+                self._adopt(replace(container, state=state))
+            return
+        self.members[container.id] = replace(member, container=replace(member.container, state=state))
+
+    def _request(self, pod: Pod | None, container: Container) -> Request:
+        sandbox = self.sandboxes.get(pod.id if pod else container.pod_id)
+        if sandbox is None:
+            sandbox = self.add_pod(pod or Pod(container.pod_id))
+        return Request(sandbox.pod, container, sandbox.classified)
+
+    def _adopt(self, container: Container, pod: Pod | None = None) -> None:
+        """Take in a container that exists already, and what it holds by what the runtime says of it."""
+        request = self._request(pod, container)
+        qos = request.classified.qos
+        resources = container.resources
+        cpus, mems = _ids(resources.cpus), _ids(resources.mems)
+        decision = Decision(qos, (request.classified.reason, "found running"))
+        if qos.is_managed:
+            shares = resources.shares if qos is QosClass.BE else None
+            decision = replace(decision, shares=shares, cpus=cpus or None, mems=mems or None)
+        self.members[container.id] = Member(container, decision)
+        if qos.is_online and container.is_alive:
+            self._hold(request, cpus, mems)
+
+    def _hold(self, request: Request, cpus: frozenset[int], mems: frozenset[int]) -> None:
+        policy, _ = classes.numa_policy(request.pod, request.classified.qos, self.config)
+        is_own = request.classified.qos is QosClass.HLS and _is_pinned(request.pod, request.container, cpus)
+        self.placements[request.key] = Placement(
+            exclusive=cpus if is_own and not self.kubelet_is_static else frozenset(),
+            nodes=mems if mems and policy is not NumaPolicy.NONE else None,
+            memory=request.memory if mems and policy is not NumaPolicy.NONE else 0,
+            cpus=request.cpus,
+        )
+
+    def _occupied(self) -> Occupied:
+        alive: set[Key] = set()
+        foreign: set[int] = set()
+        for member in self.members.values():
+            sandbox = self.sandboxes.get(member.container.pod_id)
+            if sandbox is None or not member.container.is_alive:
+                continue
+            key = sandbox.pod.key, member.container.name
+            alive.add(key)
+            cpus = member.container.resources.cpus
+            if cpus and not (self.placements.get(key) or Placement()).exclusive:
+                pinned = _ids(cpus)
+                foreign |= pinned if _is_pinned(sandbox.pod, member.container, pinned) else set()
+        return Occupied(
+            dict(self.placements), frozenset(self.placements.keys() - alive), frozenset(foreign), self.offline
+        )
+
+
+def _is_pinned(pod: Pod, container: Container, cpus: frozenset[int]) -> bool:
+    """Whether ``cpus`` can only mean CPUs of one's own: as many as the whole ones that a Guaranteed pod asks for."""
+    return bool(cpus) and container.resources.whole_cpus == len(cpus) and plan.is_guaranteed(pod, container)
+
+
+def _merged(container: Container, wanted: Resources) -> Resources:
+    """Return the container's resources after an update; what the update does not name stays."""
+    old = container.resources
+    return Resources(
+        shares=wanted.shares or old.shares,
+        quota=wanted.quota or old.quota,
+        period=wanted.period or old.period,
+        cpus=wanted.cpus or old.cpus,
+        mems=wanted.mems or old.mems,
+        memory_limit=wanted.memory_limit or old.memory_limit,
+    )
+
+
+def _differs(text: str, ids: frozenset[int]) -> bool:
+    return _ids(text) != ids
+
+
+def _ids(text: str) -> frozenset[int]:
+    try:
+        return cpulist.parse(text)
+    except InvalidRequest:
+        return frozenset()  # the runtime will refuse it; nothing for us to hold

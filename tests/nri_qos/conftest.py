@@ -1,0 +1,130 @@
+"""A node with a runtime of ours and the real plugin process between them.
+
+The process is ``python -m nri_qos``, or ``$UB_BIN_DIR/nri-qos`` where that is set.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from ubproto.nri.v1alpha1 import nri_pb2
+
+from nri_qos.model import Machine
+from tests.nri_qos import nodes
+from ubsim.runtime import Runtime
+
+TOP = Path(__file__).parents[2]
+
+
+def command() -> list[str]:
+    folder = os.environ.get("UB_BIN_DIR")
+    return [str(Path(folder, "nri-qos"))] if folder else [sys.executable, "-m", "nri_qos"]
+
+
+def environment(root: Path) -> dict[str, str]:
+    return {"PATH": os.environ["PATH"], "UB_ROOT": str(root), "PYTHONPATH": f"{TOP}:{TOP / 'proto'}"}
+
+
+class Plugin:
+    """The plugin process of one node."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.log = root / "nri-qos.log"
+        self._processes: list[subprocess.Popen[bytes]] = []
+
+    @property
+    def process(self) -> subprocess.Popen[bytes]:
+        return self._processes[-1]
+
+    def start(self, *arguments: str, config: dict[str, Any] | None = None, **extra: Any) -> None:
+        """Start it; ``extra`` goes to Popen."""
+        if config is not None:
+            path = self.root / "nri-qos.yaml"
+            path.write_text(yaml.safe_dump(config))
+            arguments = (*arguments, "--config", str(path))
+        extra.setdefault("env", environment(self.root))
+        with self.log.open("ab") as log:
+            self._processes.append(subprocess.Popen([*command(), *arguments], stderr=log, cwd=TOP, **extra))
+
+    def stop(self, number: int = signal.SIGTERM) -> int:
+        self.process.send_signal(number)
+        return self.process.wait(timeout=10)
+
+    def lines(self, message: str) -> list[dict[str, Any]]:
+        """Return the log lines with ``message``."""
+        logged = (json.loads(line) for line in self.log.read_text().splitlines() if line.startswith("{"))
+        return [line for line in logged if line["message"] == message]
+
+    def wait_for(self, message: str, count: int = 1, timeout_s: float = 10) -> dict[str, Any]:
+        until(lambda: len(self.lines(message)) >= count, timeout_s, lambda: self.log.read_text())
+        return self.lines(message)[count - 1]
+
+    def end(self) -> None:
+        for process in self._processes:
+            process.kill()
+            process.wait()
+
+
+def until(holds: Callable[[], bool], timeout_s: float = 10, tell: Callable[[], str] = lambda: "") -> None:
+    """Wait until something holds."""
+    limit = time.monotonic() + timeout_s
+    while not holds():
+        assert time.monotonic() < limit, f"not within {timeout_s} s\n{tell()}"
+        time.sleep(0.02)
+
+
+@pytest.fixture
+def machine() -> Machine:
+    """Eight CPUs on two nodes, and a borrowed node."""
+    return nodes.machine("0-3", "4-7", remote=1)
+
+
+@pytest.fixture
+def root(tmp_path: Path, machine: Machine) -> Path:
+    nodes.write(machine, tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def runtime(root: Path) -> Iterator[Runtime]:
+    with Runtime(root / "var/run/nri/nri.sock") as listening:
+        yield listening
+
+
+@pytest.fixture
+def plugin(root: Path) -> Iterator[Plugin]:
+    """The plugin, not started yet."""
+    process = Plugin(root)
+    yield process
+    process.end()
+
+
+def pod(name: str, qos: str | None = None, *, guaranteed: bool = False, **annotations: str) -> nri_pb2.PodSandbox:
+    uid = f"uid-{name}"
+    level = "" if guaranteed else "/kubepods-besteffort.slice"
+    slice_ = f"kubepods-pod{uid}.slice" if guaranteed else f"kubepods-besteffort-pod{uid}.slice"
+    said = {key.replace("__", "/"): value for key, value in annotations.items()}
+    if qos is not None:
+        said["qos.unifiedbus.com/class"] = qos
+    linux = nri_pb2.LinuxPodSandbox(cgroup_parent=f"/kubepods.slice{level}/{slice_}")
+    return nri_pb2.PodSandbox(id=f"sandbox-{name}", name=name, uid=uid, namespace="shop", annotations=said, linux=linux)
+
+
+def container(pod: nri_pb2.PodSandbox, name: str = "app", cpus: float = 0, number: int = 0) -> nri_pb2.Container:
+    """Return a container as kubelet asks for it: request and limit ``cpus`` CPUs, none if 0."""
+    made = nri_pb2.Container(id=f"{pod.name}-{name}-{number}", pod_sandbox_id=pod.id, name=name)
+    made.linux.resources.cpu.shares.value = int(cpus * 1024) or 2
+    if cpus:
+        made.linux.resources.cpu.quota.value = int(cpus * 100_000)
+        made.linux.resources.cpu.period.value = 100_000
+    made.linux.cgroups_path = f"{pod.linux.cgroup_parent.rpartition('/')[2]}:cri-containerd:{made.id}"
+    return made

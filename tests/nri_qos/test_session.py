@@ -1,0 +1,306 @@
+"""The plugin process against a runtime: connecting, registering, and staying connected.
+
+Letters and numbers in parentheses are the faults of reference/nri.md section 5.
+"""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from ubproto.nri.v1alpha1 import nri_pb2
+
+from nri_qos.ttrpc import mux
+from nri_qos.ttrpc.frame import Frame, Kind
+from tests.nri_qos.conftest import TOP, Plugin, command, container, environment, pod, until
+from ubsim.runtime import CallRefused, PluginClosed, Runtime
+
+
+def test_configure_is_served_before_the_registration_is_confirmed(runtime: Runtime, plugin: Plugin) -> None:
+    """(A1)"""
+    plugin.start("--index", "42", "--name", "qos")
+    assert not runtime.register().update
+    assert (runtime.peer.index, runtime.peer.name) == ("42", "qos")
+
+
+@pytest.mark.parametrize(("version", "mask"), [("", 0x7FF), ("v0.12.1", 0x3FFF)])
+def test_only_events_that_the_runtime_knows_are_asked_for(version: str, mask: int, root: Path, plugin: Plugin) -> None:
+    """(A4)"""
+    with Runtime(root / "var/run/nri/nri.sock", nri_version=version) as runtime:
+        plugin.start()
+        runtime.register()
+        assert runtime.peer.events & 0x6CF == 0x6CF
+        assert not runtime.peer.events & ~mask
+        assert bool(runtime.peer.events & 0x800) == bool(version)
+
+
+def test_an_old_runtime_that_sends_state_changes_leads_to_the_same_decisions(root: Path, plugin: Plugin) -> None:
+    """(A5)"""
+    with Runtime(root / "var/run/nri/nri.sock", nri_version="") as runtime:
+        plugin.start()
+        runtime.register()
+        first, second = pod("first", "HLS", guaranteed=True), pod("second", "HLS", guaranteed=True)
+        for each in (first, second):
+            runtime.run_pod(each)
+        assert runtime.create(container(first, cpus=2)).linux.resources.cpu.cpus == "0-1"
+        runtime.start("first-app-0")
+        assert runtime.create(container(second, cpus=2)).linux.resources.cpu.cpus == "4-5"
+        runtime.stop("first-app-0")
+        runtime.stop_pod(first.id)
+        runtime.remove("first-app-0")
+        runtime.remove_pod(first.id)
+        third = pod("third", "HLS", guaranteed=True)
+        runtime.run_pod(third)
+        assert runtime.create(container(third, cpus=2)).linux.resources.cpu.cpus == "0-1"
+        assert "StateChange" in runtime.peer.calls
+
+
+def test_an_unknown_call_is_unimplemented_and_the_session_stays(runtime: Runtime, plugin: Plugin) -> None:
+    """(A6)"""
+    plugin.start()
+    runtime.register()
+    with pytest.raises(CallRefused, match="FooBar") as refused:
+        runtime.peer.call("FooBar", nri_pb2.Empty(), nri_pb2.Empty)
+    assert refused.value.code == 12
+    runtime.run_pod(pod("web"))
+
+
+def test_a_restarted_runtime_is_found_again(runtime: Runtime, plugin: Plugin) -> None:
+    """(A7, B5)"""
+    plugin.start()
+    runtime.register()
+    web = pod("web", "HLS", guaranteed=True)
+    runtime.run_pod(web)
+    runtime.create(container(web, cpus=2))
+    runtime.shut_down()
+    time.sleep(1)
+    runtime.listen()
+    runtime.register()
+    assert runtime.create(container(web, "sidecar", cpus=2)).linux.resources.cpu.cpus == "4-5"
+
+
+def test_a_killed_plugin_hands_nothing_out_twice_when_it_is_back(runtime: Runtime, plugin: Plugin) -> None:
+    plugin.start()
+    runtime.register()
+    web, db = pod("web", "HLS", guaranteed=True), pod("db", "HLS", guaranteed=True)
+    for each in (web, db):
+        runtime.run_pod(each)
+    runtime.create(container(web, cpus=2))
+    plugin.stop(signal.SIGKILL)
+    plugin.start()
+    runtime.register()
+    assert runtime.create(container(db, cpus=2)).linux.resources.cpu.cpus == "4-5"
+
+
+def test_a_slow_accept_and_a_late_synchronize_are_waited_for(runtime: Runtime, plugin: Plugin) -> None:
+    """(A10, A21)"""
+    plugin.start()
+    time.sleep(6)
+    peer = runtime.accept()
+    runtime.handshake(peer)
+    time.sleep(3)
+    runtime.synchronize()
+    with pytest.raises(TimeoutError):
+        runtime.accept(timeout_s=0.5)  # one connection, no second attempt
+
+
+def test_a_missing_socket_is_waited_for_with_one_line_in_the_log(root: Path, plugin: Plugin) -> None:
+    """(A11)"""
+    plugin.start()
+    plugin.wait_for("no runtime, trying on")
+    time.sleep(2)
+    assert len(plugin.lines("no runtime, trying on")) == 1
+    with Runtime(root / "var/run/nri/nri.sock") as runtime:
+        runtime.register()
+
+
+def test_a_runtime_that_hangs_up_again_and_again_costs_nothing_and_is_not_stormed(
+    runtime: Runtime, plugin: Plugin
+) -> None:
+    """(B14)"""
+    plugin.start()
+    runtime.accept().close()
+    status = Path(f"/proc/{plugin.process.pid}/status")
+    before = memory_and_threads(status)
+    attempts = 0
+    until_ = time.monotonic() + 6
+    while time.monotonic() < until_:
+        try:
+            runtime.accept(timeout_s=0.5).close()
+            attempts += 1
+        except TimeoutError:
+            continue
+    assert 3 <= attempts <= 12  # 0.2, 0.4, 0.8 … seconds, less up to a half
+    assert memory_and_threads(status)[1] == before[1]
+    assert memory_and_threads(status)[0] < before[0] + 2048
+
+
+def memory_and_threads(status: Path) -> tuple[int, int]:
+    fields = dict(line.split(":", 1) for line in status.read_text().splitlines())
+    return int(fields["VmRSS"].split()[0]), int(fields["Threads"])
+
+
+def test_a_runtime_that_breaks_the_framing_is_left_and_found_again(runtime: Runtime, plugin: Plugin) -> None:
+    plugin.start()
+    runtime.register()
+    runtime.peer.send_raw(mux.HEADER.pack(1, 1 << 31))
+    assert runtime.peer.is_closed_within(5)
+    runtime.register()
+
+
+def test_calls_survive_any_way_of_cutting_them(runtime: Runtime, plugin: Plugin) -> None:
+    plugin.start()
+    runtime.register()
+    request = Frame(101, Kind.REQUEST, b"\x0a\x1bnri.pkg.api.v1alpha1.Plugin\x12\x08Shutdown").encode()
+    whole = mux.encode(mux.PLUGIN, request)
+    for byte in whole[:-1]:
+        runtime.peer.send_raw(bytes((byte,)))
+    again = Frame(103, Kind.REQUEST, request[10:]).encode()
+    runtime.peer.send_raw(whole[-1:] + mux.encode(mux.PLUGIN, again[:3]) + mux.encode(mux.PLUGIN, again[3:]))
+    with pytest.raises(CallRefused):  # our next stream id is lower than those, and the plugin is still there to say so
+        runtime.peer.call("Shutdown", nri_pb2.Empty(), nri_pb2.Empty)
+
+
+def test_a_synchronize_in_parts_is_the_union_of_its_parts(runtime: Runtime, plugin: Plugin) -> None:
+    """(B1)"""
+    for number in range(2000):
+        each = pod(f"pod{number}", "BE", note="x" * 2000)
+        runtime.pods[each.id] = each
+        made = container(each)
+        runtime.containers[made.id] = made
+    plugin.start()
+    runtime.handshake(runtime.accept())
+    runtime.synchronize(parts=3)
+    line = plugin.wait_for("synchronized with the runtime")
+    assert (line["pods"], line["containers"]) == (2000, 2000)
+    assert runtime.peer.largest_frame <= 4096
+
+
+def test_a_second_instance_waits_for_the_end_of_the_first(runtime: Runtime, plugin: Plugin, root: Path) -> None:
+    plugin.start()
+    runtime.register()
+    second = Plugin(root)
+    try:
+        second.start("--name", "second")
+        second.wait_for("another nri-qos runs on this node, waiting for its end")
+        with pytest.raises(TimeoutError):
+            runtime.accept(timeout_s=1.5)
+        assert plugin.stop() == 0
+        runtime.register()
+        assert runtime.peer.name == "second"
+    finally:
+        second.end()
+
+
+def test_a_runtime_can_start_the_plugin_itself(root: Path, plugin: Plugin) -> None:
+    """Three environment variables, a socket as descriptor 3, and the configuration in Configure."""
+    ours, theirs = socket.socketpair()
+    environ = {"NRI_PLUGIN_NAME": "preinstalled", "NRI_PLUGIN_IDX": "77", "NRI_PLUGIN_SOCKET": "3"}
+    needed = {key: value for key, value in environment(root).items() if key != "PATH"}  # UB_ROOT for the test's sake
+    runtime = Runtime(root / "unused.sock")
+    with theirs:
+        as_three = "import os, sys; os.dup2(int(sys.argv[1]), 3); os.execv(sys.argv[2], sys.argv[2:])"
+        starter = [sys.executable, "-c", as_three, str(theirs.fileno()), *command()]
+        process = subprocess.Popen(starter, env=environ | needed, pass_fds=(theirs.fileno(),), cwd=TOP)
+    try:
+        runtime.handshake(runtime.adopt(ours), config="reserved: 0-1\n")
+        runtime.synchronize()
+        assert (runtime.peer.name, runtime.peer.index) == ("preinstalled", "77")
+        batch = pod("batch", "BE")
+        runtime.run_pod(batch)
+        assert runtime.create(container(batch)).linux.resources.cpu.cpus == "2-7"
+        ours.close()
+        assert process.wait(timeout=5) == 0  # the runtime has gone, and so has the way back
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_a_configuration_from_the_runtime_that_is_wrong_is_refused(
+    root: Path, runtime: Runtime, plugin: Plugin
+) -> None:
+    plugin.start()
+    with pytest.raises(CallRefused, match="perod: unknown key"):
+        runtime.handshake(runtime.accept(), config="perod: 1")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_it_at_once_in_every_phase(number: int, runtime: Runtime, plugin: Plugin) -> None:
+    plugin.start()
+    peer = runtime.accept()  # waiting for Configure
+    assert plugin.stop(number) == 0
+    peer.close()
+    plugin.start()
+    runtime.register()
+    assert plugin.stop(number) == 0
+    assert runtime.peer.is_closed_within(1)
+    with pytest.raises(PluginClosed):
+        runtime.peer.call("Shutdown", nri_pb2.Empty(), nri_pb2.Empty)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text", "complaint"),
+    [
+        (["--index", "9"], None, "index '9' is not two digits"),
+        (["--name", "a b"], None, "name 'a b'"),
+        (["--config", "missing.yaml"], None, "cannot read missing.yaml"),
+        (["--config", "{}"], "a: [", "is not YAML"),
+        (["--config", "{}"], "peroid: 1\nfloor: many", "$.peroid: unknown key"),
+        (["--config", "{}"], "peroid: 1\nfloor: many", "$.floor: Expected `float`"),
+        (["--config", "{}"], "reserved: 3-1", "reserved: '3-1' is not a list"),
+        (["--config", "{}"], "[]", "Expected `object`"),
+        (["--socket", "{}"], "a file", "is not a socket"),
+        (["--socket", "/" + "x" * 120], None, "longer than 107 bytes"),
+        (["--what"], None, "unrecognized arguments"),
+    ],
+)
+def test_a_wrong_start_ends_in_one_clear_error(
+    arguments: list[str], text: str | None, complaint: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "given"
+    if text is not None:
+        file.write_text(text)
+    arguments = [argument.replace("{}", str(file)) for argument in arguments]
+    done = subprocess.run(
+        [*command(), *arguments],
+        env=environment(tmp_path),
+        cwd=TOP,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 2
+    assert complaint in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+
+
+def test_a_descriptor_that_is_no_socket_is_a_clear_error(tmp_path: Path) -> None:
+    done = subprocess.run(
+        command(),
+        env=environment(tmp_path) | {"NRI_PLUGIN_SOCKET": "3"},
+        cwd=TOP,
+        capture_output=True,
+    )
+    assert (done.returncode, done.stderr) == (2, b"nri-qos: NRI_PLUGIN_SOCKET=3 is not an open socket\n")
+
+
+def test_nobody_reading_its_log_does_not_stop_it(runtime: Runtime, root: Path) -> None:
+    """(A13) A pipe that is full must not hold up a handler."""
+    reader, writer = os.pipe()
+    process = subprocess.Popen(command(), env=environment(root), stderr=writer, cwd=TOP)
+    os.close(writer)
+    try:
+        runtime.register()
+        web = pod("web", "LS", note="x" * 3000)
+        runtime.run_pod(web)
+        for number in range(400):
+            runtime.create(container(web, f"{number:0500}"))
+        until(lambda: process.poll() is None)
+    finally:
+        process.kill()
+        process.wait()
+        os.close(reader)
