@@ -1,14 +1,14 @@
 """``ubnode COMMAND …``: finds the command's own module and hands over.
 
 Each command lives with what it is about and is imported only when called, so that ``ubnode show`` does not pay
-for gRPC. A command module has ``main(argv: Sequence[str]) -> int``.
+for gRPC. A command is a function ``(argv: Sequence[str]) -> int`` of its module: ``main``, unless named after a colon.
 """
 
 import importlib
 import sys
 from collections.abc import Sequence
 
-from ubhost.errors import UbError
+from ubhost.errors import InvalidRequest, UbError
 from ubhost.version import version
 
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -17,6 +17,9 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "attachments": ("cni_ub.cli", "which pod holds which device"),
     "volumes": ("csi_ub.cli", "volumes on this node"),
     "qos": ("nri_qos.cli", "QoS classes and placement of containers"),
+    "install": ("ubnode.install.cli:install", "put plugins on this node"),
+    "upgrade": ("ubnode.install.cli:upgrade", "bring what is installed to the release of this program"),
+    "uninstall": ("ubnode.install.cli:uninstall", "take plugins off this node and give its files back"),
 }
 
 
@@ -33,11 +36,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     if name not in COMMANDS:
         print(f"ubnode: unknown command {name!r}\n\n{_usage()}", file=sys.stderr)
         return 2
+    module, _, function = COMMANDS[name][0].partition(":")
     try:
-        return int(importlib.import_module(COMMANDS[name][0]).main(rest))
+        return int(getattr(importlib.import_module(module), function or "main")(rest))
     except UbError as error:
         print(f"ubnode {name}: {error}", file=sys.stderr)
-        return 1
+        return 2 if isinstance(error, InvalidRequest) else 1
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:  # the reader of our pipe has seen enough

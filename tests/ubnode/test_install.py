@@ -1,0 +1,335 @@
+"""Installing, upgrading and uninstalling, on the files of a node below a folder."""
+
+import contextlib
+from pathlib import Path
+
+import pytest
+
+from tests.ubnode.conftest import Bundle, listing
+from ubhost.errors import Busy, Conflict, HostFault, InvalidRequest
+from ubnode.install import cli
+from ubnode.install.layout import Component, Places
+from ubnode.install.node import Node
+from ubnode.install.operations import bring, take_off
+from ubnode.install.steps import Step
+
+EVERY = [str(component) for component in Component]
+
+
+def install(root: Path, bundle: Path, *components: str) -> None:
+    assert cli.install([*components, "--node-root", str(root), "--from", str(bundle)]) == 0
+
+
+def uninstall(root: Path, *arguments: str) -> None:
+    assert cli.uninstall([*arguments, "--node-root", str(root)]) == 0
+
+
+def test_the_cni_plugin_is_reached_through_the_current_release(root: Path, bundle: Bundle) -> None:
+    install(root, bundle("1.0.0"), "cni")
+    assert str((root / "opt/cni/bin/ub-cni").readlink()) == "/opt/ub-node/current/ub-cni"
+    assert str((root / "opt/ub-node/current").readlink()) == "1.0.0"
+    assert (root / "opt/ub-node/1.0.0/ub-cni").stat().st_mode & 0o111
+    assert not list((root / "etc/systemd/system").iterdir())
+
+
+def test_installing_twice_changes_nothing(root: Path, bundle: Bundle, capsys: pytest.CaptureFixture[str]) -> None:
+    release = bundle("1.0.0")
+    install(root, release, *EVERY)
+    before = listing(root)
+    capsys.readouterr()
+    install(root, release, *EVERY)
+    assert listing(root) == before
+    assert "nothing to do" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("components", [["cni"], ["agent"], ["csi"], ["nri"], EVERY])
+def test_uninstalling_gives_every_file_of_the_node_back(root: Path, bundle: Bundle, components: list[str]) -> None:
+    before = listing(root)
+    install(root, bundle("1.0.0"), *components)
+    assert listing(root) != before
+    uninstall(root)
+    assert listing(root) == before
+
+
+def test_folders_that_were_made_go_and_folders_that_others_use_stay(tmp_path: Path, bundle: Bundle) -> None:
+    root = tmp_path / "bare"
+    root.mkdir()
+    install(root, bundle("1.0.0"), *EVERY)
+    (root / "opt/cni/bin/loopback").write_text("somebody else's")
+    uninstall(root)
+    assert sorted(listing(root)) == ["opt", "opt/cni", "opt/cni/bin", "opt/cni/bin/loopback"]
+
+
+def test_a_dry_run_tells_all_and_changes_nothing(
+    root: Path, bundle: Bundle, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = listing(root)
+    release = str(bundle("1.0.0"))
+    assert cli.install([*EVERY, "--node-root", str(root), "--from", release, "--dry-run"]) == 0
+    assert listing(root) == before
+    said = capsys.readouterr().out
+    assert "would link /opt/cni/bin/ub-cni -> /opt/ub-node/current/ub-cni" in said
+    assert "would write /etc/systemd/system/nri-qos.service" in said
+
+
+def test_an_upgrade_brings_all_components_and_keeps_one_older_release(root: Path, bundle: Bundle) -> None:
+    install(root, bundle("1.0.0"), "cni", "nri")
+    for version in ("1.1.0", "1.2.0"):
+        assert cli.upgrade(["--node-root", str(root), "--from", str(bundle(version))]) == 0
+    assert str((root / "opt/ub-node/current").readlink()) == "1.2.0"
+    assert sorted(entry.name for entry in (root / "opt/ub-node").iterdir()) == ["1.1.0", "1.2.0", "current"]
+
+
+def test_a_downgrade_is_an_upgrade_to_an_older_release(root: Path, bundle: Bundle) -> None:
+    old, new = bundle("1.0.0"), bundle("1.1.0")
+    for release in (old, new, old):
+        install(root, release, "cni")
+    assert str((root / "opt/ub-node/current").readlink()) == "1.0.0"
+
+
+def test_a_running_program_keeps_its_files_during_an_upgrade(root: Path, bundle: Bundle) -> None:
+    install(root, bundle("1.0.0"), "cni")
+    with (root / "opt/ub-node/1.0.0/ub-cni").open() as running:
+        install(root, bundle("1.1.0"), "cni")
+        assert running.read().endswith("1.0.0\n")
+        assert (root / "opt/ub-node/1.0.0/_internal/VERSION").exists()
+
+
+def test_an_edited_configuration_survives_upgrade_and_uninstall(
+    root: Path, bundle: Bundle, capsys: pytest.CaptureFixture[str]
+) -> None:
+    install(root, bundle("1.0.0"), "nri")
+    config = root / "etc/ub-node/nri.yaml"
+    config.write_text("floor: 2\n")
+    install(root, bundle("1.1.0"), "nri")
+    uninstall(root)
+    assert config.read_text() == "floor: 2\n"
+    assert "/etc/ub-node/nri.yaml" in capsys.readouterr().out
+
+
+def test_purge_removes_an_edited_configuration_too(root: Path, bundle: Bundle) -> None:
+    before = listing(root)
+    install(root, bundle("1.0.0"), "nri")
+    (root / "etc/ub-node/nri.yaml").write_text("floor: 2\n")
+    uninstall(root, "--purge")
+    assert listing(root) == before
+
+
+def test_a_configuration_that_was_there_before_us_is_never_ours(root: Path, bundle: Bundle) -> None:
+    (root / "etc/ub-node").mkdir()
+    (root / "etc/ub-node/nri.yaml").write_text("floor: 4\n")
+    before = listing(root)
+    install(root, bundle("1.0.0"), "nri")
+    uninstall(root, "--purge")
+    assert listing(root) == before
+
+
+def test_one_component_can_leave_and_the_others_stay(root: Path, bundle: Bundle) -> None:
+    release = bundle("1.0.0")
+    install(root, release, "cni")
+    only_cni = listing(root)
+    install(root, release, "csi", "nri")
+    uninstall(root, "csi")
+    uninstall(root, "nri")
+    now = listing(root)
+    assert now.keys() - only_cni.keys() <= {
+        "etc/ub-node",
+        "etc/containerd/conf.d",
+        "var/lib/kubelet/plugins/csi-ub.unifiedbus.com",
+    }
+    assert (root / "opt/cni/bin/ub-cni").is_symlink()
+
+
+def test_containerd_1_7_is_told_to_listen_for_plugins_and_told_off_again(root: Path, bundle: Bundle) -> None:
+    config = root / "etc/containerd/config.toml"
+    before = config.read_text()
+    install(root, bundle("1.0.0"), "nri")
+    assert config.read_text().startswith('imports = ["/etc/containerd/conf.d/*.toml"]')
+    assert config.read_text().endswith(before)
+    assert "disable = false" in (root / "etc/containerd/conf.d/90-ub-node-nri.toml").read_text()
+    config.write_text(config.read_text() + "# the administrator goes on\n")
+    uninstall(root)
+    assert config.read_text() == before + "# the administrator goes on\n"
+    assert not (root / "etc/containerd/conf.d").exists()
+
+
+@pytest.mark.parametrize(
+    "config",
+    ["version = 3\n", 'version = 2\n[plugins."io.containerd.nri.v1.nri"]\ndisable = false\n', None],
+)
+def test_a_containerd_that_needs_nothing_is_left_alone(root: Path, bundle: Bundle, config: str | None) -> None:
+    file = root / "etc/containerd/config.toml"
+    file.unlink()
+    if config is not None:
+        file.write_text(config)
+    before = {path: what for path, what in listing(root).items() if path.startswith("etc/containerd")}
+    install(root, bundle("1.0.0"), "nri")
+    assert {path: what for path, what in listing(root).items() if path.startswith("etc/containerd")} == before
+
+
+@pytest.mark.parametrize("config", ['imports = ["/etc/containerd/mine.toml"]\n', "imports = []\n", "version = [\n"])
+def test_a_containerd_configuration_that_we_cannot_add_to_is_refused_untouched(
+    root: Path, bundle: Bundle, config: str
+) -> None:
+    (root / "etc/containerd/config.toml").write_text(config)
+    before = listing(root)
+    with pytest.raises(Conflict, match="containerd"):
+        install(root, bundle("1.0.0"), "nri")
+    assert listing(root) == before
+
+
+def test_cri_o_gets_a_drop_in(root: Path, bundle: Bundle) -> None:
+    (root / "etc/crio").mkdir()
+    before = listing(root)
+    install(root, bundle("1.0.0"), "nri")
+    assert "enable_nri = true" in (root / "etc/crio/crio.conf.d/90-ub-node-nri.conf").read_text()
+    uninstall(root)
+    assert listing(root) == before
+
+
+def test_a_plugin_of_the_same_name_that_is_not_ours_is_never_overwritten(root: Path, bundle: Bundle) -> None:
+    (root / "opt/cni/bin/ub-cni").write_text("built by hand")
+    before = listing(root)
+    with pytest.raises(Conflict, match="/opt/cni/bin/ub-cni is there and not ours"):
+        install(root, bundle("1.0.0"), "cni", "nri")
+    assert listing(root) == before
+
+
+def test_an_edited_unit_is_refused_by_name(root: Path, bundle: Bundle) -> None:
+    install(root, bundle("1.0.0"), "nri")
+    unit = root / "etc/systemd/system/nri-qos.service"
+    unit.write_text(unit.read_text() + "# mine\n")
+    with pytest.raises(Conflict, match=r"nri-qos\.service was edited"):
+        install(root, bundle("1.1.0"), "nri")
+    assert str((root / "opt/ub-node/current").readlink()) == "1.0.0"
+
+
+def test_devices_in_pods_hold_the_cni_plugin_on_the_node(root: Path, bundle: Bundle) -> None:
+    install(root, bundle("1.0.0"), "cni")
+    attachment = root / "var/lib/ub-node/attachments/urma_1.json"
+    attachment.parent.mkdir()
+    attachment.write_text("{}")
+    before = listing(root)
+    with pytest.raises(Busy, match="urma_1"):
+        uninstall(root)
+    assert listing(root) == before
+    uninstall(root, "--force")
+    assert not (root / "opt/cni/bin/ub-cni").is_symlink()
+
+
+def test_volumes_outlive_the_driver(root: Path, bundle: Bundle, capsys: pytest.CaptureFixture[str]) -> None:
+    install(root, bundle("1.0.0"), "csi")
+    data = root / "var/lib/ub-node/pools/default/volumes/v1/data/weights"
+    data.parent.mkdir(parents=True)
+    data.write_text("precious")
+    uninstall(root)
+    assert data.read_text() == "precious"
+    assert [entry.name for entry in (root / "var/lib/ub-node").iterdir()] == ["pools"]
+    assert "1 volumes" in capsys.readouterr().out
+
+
+def test_links_of_the_node_are_followed_on_the_node(root: Path, bundle: Bundle, tmp_path: Path) -> None:
+    (root / "opt/cni/bin/bridge").unlink()
+    (root / "opt/cni/bin").rmdir()
+    (root / "usr/libexec/cni").mkdir(parents=True)
+    (root / "opt/cni/bin").symlink_to("/usr/libexec/cni")  # absolute: the node's, not ours
+    (root / "opt/ub-node").symlink_to("../../../../../../../../../../../../data")  # out of the root: stays at the root
+    (root / "data").mkdir()
+    install(root, bundle("1.0.0"), "cni")
+    assert (root / "usr/libexec/cni/ub-cni").is_symlink()
+    assert (root / "data/1.0.0/ub-cni").exists()
+
+
+def test_a_folder_that_is_no_bundle_is_refused(root: Path, tmp_path: Path) -> None:
+    with pytest.raises(InvalidRequest, match="not a bundle"):
+        cli.install(["cni", "--node-root", str(root), "--from", str(tmp_path)])
+
+
+def test_upgrading_nothing_is_refused(root: Path, bundle: Bundle) -> None:
+    with pytest.raises(InvalidRequest, match="nothing is installed"):
+        cli.upgrade(["--node-root", str(root), "--from", str(bundle("1.0.0"))])
+
+
+class Killed(BaseException):
+    """Nothing runs after it, as after SIGKILL."""
+
+
+class FailingNode(Node):
+    """A node that refuses its n-th step, or is killed after it."""
+
+    def __init__(self, root: Path, bundle: Path | None, fails_at: int, *, kills: bool = False) -> None:
+        super().__init__(root, bundle)
+        self.left = fails_at
+        self.kills = kills
+
+    def do(self, step: Step) -> None:
+        if self.left <= 0 and self.kills:
+            return
+        self.left -= 1
+        if self.left == 0 and not self.kills:
+            raise HostFault("the disk is full")
+        super().do(step)
+        if self.left == 0:
+            raise Killed
+
+    def sweep(self) -> None:
+        if self.left > 0 or not self.kills:
+            super().sweep()
+
+
+def silent(said: str) -> None:
+    """Say nothing."""
+
+
+@pytest.mark.parametrize("fails_at", range(1, 40))
+def test_an_installation_that_fails_at_any_step_leaves_the_node_as_it_was(
+    root: Path, bundle: Bundle, fails_at: int
+) -> None:
+    before = listing(root)
+    node = FailingNode(root, bundle("1.0.0"), fails_at)
+    try:
+        bring(node, "1.0.0", Component, Places(), silent)
+    except HostFault:
+        assert listing(root) == before
+    else:
+        assert node.left > 0  # it has fewer steps
+
+
+@pytest.mark.parametrize("fails_at", range(1, 40))
+def test_an_uninstallation_that_fails_at_any_step_leaves_the_node_installed(
+    root: Path, bundle: Bundle, fails_at: int
+) -> None:
+    install(root, bundle("1.0.0"), *EVERY)
+    before = listing(root)
+    node = FailingNode(root, None, fails_at)
+    try:
+        take_off(node, [], Places(), silent)
+    except HostFault:
+        assert listing(root) == before
+    else:
+        assert node.left > 0
+
+
+@pytest.mark.parametrize("killed_at", range(1, 40))
+def test_what_a_killed_installation_left_goes_with_the_next_uninstallation(
+    root: Path, bundle: Bundle, killed_at: int
+) -> None:
+    before = listing(root)
+    release = bundle("1.0.0")
+    node = FailingNode(root, release, killed_at, kills=True)
+    with contextlib.suppress(Killed):
+        bring(node, "1.0.0", Component, Places(), silent)
+    install(root, release, *EVERY)
+    uninstall(root)
+    assert listing(root) == before
+
+
+@pytest.mark.parametrize("killed_at", range(1, 40))
+def test_a_killed_uninstallation_is_finished_by_the_next_one(root: Path, bundle: Bundle, killed_at: int) -> None:
+    before = listing(root)
+    install(root, bundle("1.0.0"), *EVERY)
+    node = FailingNode(root, None, killed_at, kills=True)
+    with contextlib.suppress(Killed):
+        take_off(node, [], Places(), silent)
+    uninstall(root)
+    assert listing(root) == before

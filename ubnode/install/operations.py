@@ -1,0 +1,126 @@
+"""Bring components onto a node, or take them off: observe, plan, apply, and say what was done."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+from ubhost.apply import apply
+from ubhost.errors import Busy, InvalidRequest
+from ubnode.install.layout import CURRENT, RECORD, Component, Places, Wanted, wanted
+from ubnode.install.node import POOLS, Node
+from ubnode.install.plan import Observed, plan_install, plan_prune, plan_uninstall
+from ubnode.install.runtimes import CONTAINERD_DROP_IN, CRIO_DROP_IN, NriSwitch, nri_switch
+from ubnode.install.steps import SetFile, Step
+
+Say = Callable[[str], None]
+
+
+def bring(
+    node: Node, version: str, new: Iterable[Component], places: Places, say: Say, *, dry_run: bool = False
+) -> None:
+    """Bring ``new`` and all that is installed already to release ``version``: there is one current release for all.
+
+    Raises:
+        InvalidRequest: there is nothing to bring.
+        Conflict: something on the node is in the way; nothing was changed.
+        HostFault: the node refused a step; the others were taken back.
+    """
+    record = node.observe([]).record
+    components = record.components | frozenset(new)
+    if not components:
+        raise InvalidRequest("nothing is installed here: say ubnode install COMPONENT")
+    runtime = node.runtime()
+    if {CONTAINERD_DROP_IN, CRIO_DROP_IN} & record.files.keys():  # it listens because of us
+        runtime = replace(runtime, listens=False)
+    want = wanted(components, places, nri_switch(runtime))
+    seen = node.observe(_paths(want))
+    steps = plan_install(version, components, want, seen)
+    _carry_out(node, steps, say, dry_run=dry_run)
+    if not steps:
+        say(f"nothing to do: {version} is installed")
+    if dry_run:
+        return
+    _carry_out(node, plan_prune(node.observe([])), say)
+    for hint in _hints(want, seen, steps):
+        say(hint)
+
+
+def take_off(
+    node: Node,
+    leave: Iterable[Component],
+    places: Places,
+    say: Say,
+    *,
+    purge: bool = False,
+    force: bool = False,
+    dry_run: bool = False,
+) -> None:
+    """Take ``leave`` (all that are installed, if empty) off the node.
+
+    Raises:
+        Busy: pods hold devices or volumes; nothing was changed. Not with ``force``.
+        HostFault: the node refused a step; the others were taken back.
+    """
+    record = node.observe([]).record
+    gone = frozenset(leave) or record.components
+    for absent in sorted(gone - record.components):
+        say(f"not installed: {absent}")
+    gone &= record.components
+    if not gone:
+        if not dry_run:
+            node.sweep()  # one that was killed after it had forgotten
+        return
+    if not force:
+        _refuse_while_in_use(node, gone)
+    runtime = replace(node.runtime(), listens=False)
+    still = wanted(record.components - gone, places, NriSwitch() if Component.NRI in gone else nri_switch(runtime))
+    seen = node.observe(record.folders)
+    steps = plan_uninstall(gone, still, seen, purge=purge)
+    _carry_out(node, steps, say, dry_run=dry_run)
+    if not dry_run:
+        _tell_what_stays(node, seen, steps, say)
+
+
+def _paths(want: Wanted) -> list[str]:
+    return [*(file.path for file in want.files), *(path for path, _ in want.links), *want.folders, RECORD, CURRENT]
+
+
+def _refuse_while_in_use(node: Node, gone: Iterable[Component]) -> None:
+    use = node.use()
+    if Component.CNI in gone and use.attachments:
+        raise Busy(f"pods hold {len(use.attachments)} devices ({', '.join(use.attachments[:8])}): drain the node first")
+    if Component.CSI in gone and use.published:
+        raise Busy(f"pods use {len(use.published)} volumes ({', '.join(use.published[:8])}): drain the node first")
+
+
+def _carry_out(node: Node, steps: Iterable[Step], say: Say, *, dry_run: bool = False) -> None:
+    if dry_run:
+        for step in steps:
+            say(f"would {step}")
+        return
+
+    def do(step: Step) -> None:
+        node.do(step)
+        say(str(step))
+
+    apply(steps, do)
+    node.sweep()
+
+
+def _hints(want: Wanted, seen: Observed, steps: Iterable[Step]) -> Iterable[str]:
+    """What is left to do by hand."""
+    written = {step.path for step in steps if isinstance(step, SetFile)}
+    if CONTAINERD_DROP_IN in written:
+        yield "containerd listens for NRI plugins after: systemctl restart containerd"
+    if CRIO_DROP_IN in written:
+        yield "CRI-O listens for NRI plugins after: systemctl restart crio"
+    if want.units and not seen.systemd and written:
+        yield f"on the node: systemctl daemon-reload && systemctl enable --now {' '.join(want.units)}"
+
+
+def _tell_what_stays(node: Node, seen: Observed, steps: Iterable[Step], say: Say) -> None:
+    removed = {step.path for step in steps if isinstance(step, SetFile)}
+    if not node.observe([]).record.components:
+        for path in sorted(seen.record.files.keys() & seen.files.keys() - removed):
+            say(f"stays, because it was edited (--purge removes it): {path}")
+    if volumes := node.use().volumes:
+        say(f"stays, because it holds {len(volumes)} volumes: {POOLS}")
