@@ -38,12 +38,14 @@ class NodeVolumes:
     run: Path
 
     def open(self) -> None:
-        """Make the folders for records and locks."""
+        """Make the folders for records and locks, and sweep out records that a killed driver did not finish."""
         for folder in (self.run, self._locks):
             try:
                 folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             except OSError as error:
                 raise HostFault(f"cannot make {folder}: {error.strerror}") from error
+        for unfinished in self.run.glob(".*.tmp"):
+            unfinished.unlink(missing_ok=True)
 
     def stage(self, volume_id: str, staging: str, capability: Capability, context: Mapping[str, str]) -> None:
         """Mount a volume at ``staging``; nothing happens if it is there for the same use.
@@ -65,10 +67,10 @@ class NodeVolumes:
                 if seen.mounts:
                     _refuse_other_use(record.staged.get(str(target)), use, target)
                 steps = plan_mount(Bind(str(target), origin, use.attributes), seen)
-                self.engine.attach(volume, pool, Attachment(self.volumes.node, capability.mode, boot_id()))
                 staged = {**record.staged, str(target): use}
-                self._records.write(replace(record, origin=origin, pool=str(pool.path), staged=staged))
-                apply(steps, Mounter(source).do)
+                with self._noted(record, replace(record, origin=origin, pool=str(pool.path), staged=staged)):
+                    self.engine.attach(volume, pool, Attachment(self.volumes.node, capability.mode, boot_id()))
+                    apply(steps, Mounter(source).do)
 
     def unstage(self, volume_id: str, staging: str) -> None:
         """Unmount a volume from ``staging``; nothing happens if it is not there. The folder stays the caller's.
@@ -126,10 +128,10 @@ class NodeVolumes:
             if not steps and str(target) in record.published:
                 return
             self._refuse_second_target(record, use, target)
-            with self._source(lambda: _open_staged(record, canonical(staging))) as (source, _):
-                published = {**record.published, str(target): use}
-                self._records.write(replace(record, published=published))
-                apply(steps, Mounter(source).do)
+            after = replace(record, published={**record.published, str(target): use})
+            source = self._source(lambda: _open_staged(record, canonical(staging)))
+            with source as (descriptor, _), self._noted(record, after):
+                apply(steps, Mounter(descriptor).do)
 
     def unpublish(self, volume_id: str, target_path: str) -> None:
         """Unmount a volume from ``target_path`` and remove the mount point; nothing happens if it is not there.
@@ -153,6 +155,16 @@ class NodeVolumes:
     @property
     def _records(self) -> NodeRecords:
         return NodeRecords(self.run)
+
+    @contextmanager
+    def _noted(self, before: NodeRecord, after: NodeRecord) -> Iterator[None]:
+        """Write down what is wanted before it is done; take the note back if it cannot be done."""
+        self._records.write(after)
+        try:
+            yield
+        except BaseException:
+            self._records.write(before)
+            raise
 
     @contextmanager
     def _source(self, open_source: Callable[[], int]) -> Iterator[tuple[int, Origin]]:

@@ -73,9 +73,12 @@ class Pool:
             raise HostFault(f"cannot use pool {self.name!r} at {self.path}: {error.strerror}") from error
         for unfinished in (self.path / "new").iterdir():
             if _is_abandoned(unfinished):
-                log.warning("sweeping out an unfinished volume", extra={"path": str(unfinished)})
+                log.info("sweeping out an unfinished volume", extra={"path": str(unfinished)})
                 self._discard(unfinished)
         for dead in (self.path / "trash").iterdir():
+            content = statefile.read(dead / "volume.json", _VERSION)
+            if content is not None:
+                self._forget_name(_volume(content, f"{dead}/volume.json"))
             self._empty(dead)
 
     def check(self) -> None:
@@ -137,14 +140,13 @@ class Pool:
             Busy: another call is making it just now.
             HostFault: it could not be made; nothing is left.
         """
-        digest = hashlib.sha256(want.name.encode()).hexdigest()
         with hold(self.path / "locks", f"volume named {want.name!r}"):
-            existing = self._called(want.name, digest)
+            existing = self._called(want.name)
             if existing:
                 compatible(existing)
                 return existing
             volume = replace(want, id=f"ub-{owner_tag(want.owner)}-{uuid.uuid4().hex}", pool=self.name)
-            self._build(volume, digest)
+            self._build(volume)
             return volume
 
     def delete(self, volume_id: str) -> None:
@@ -158,7 +160,6 @@ class Pool:
         volume = self.find(volume_id)
         if volume is None:
             return
-        digest = hashlib.sha256(volume.name.encode()).hexdigest()
         locks = self.path / "locks"
         with hold(locks, f"volume named {volume.name!r}"), hold(locks, f"volume {volume_id}"):
             folder = self.path / "volumes" / volume_id
@@ -166,7 +167,7 @@ class Pool:
                 return
             self._refuse_in_use(volume_id, folder)
             dead = self._discard(folder)
-            (self.path / "names" / f"{digest}.json").unlink(missing_ok=True)
+            self._forget_name(volume)
         self._empty(dead)
 
     def attach(self, volume_id: str, attachment: Attachment) -> None:
@@ -214,12 +215,22 @@ class Pool:
         finally:
             os.close(folder)
 
-    def _called(self, name: str, digest: str) -> Volume | None:
-        content = statefile.read(self.path / "names" / f"{digest}.json", _VERSION)
+    def _name_file(self, name: str) -> Path:
+        return self.path / "names" / f"{hashlib.sha256(name.encode()).hexdigest()}.json"
+
+    def _forget_name(self, volume: Volume) -> None:
+        """Free the name of a volume that ceased to be, if no newer volume has it."""
+        file = self._name_file(volume.name)
+        content = statefile.read(file, _VERSION)
+        if content is not None and content.get("id") == volume.id:
+            file.unlink(missing_ok=True)
+
+    def _called(self, name: str) -> Volume | None:
+        content = statefile.read(self._name_file(name), _VERSION)
         volume = self.find(str(content["id"])) if content and "id" in content else None
         return volume if volume and volume.name == name else None
 
-    def _build(self, volume: Volume, digest: str) -> None:
+    def _build(self, volume: Volume) -> None:
         folder = self.path / "new" / volume.id
         try:
             folder.mkdir(mode=0o700)
@@ -229,7 +240,8 @@ class Pool:
                 (folder / "nodes").mkdir(mode=0o700)
                 self.space.make(folder / "data", volume.size)
                 statefile.write(folder / "volume.json", _VERSION, msgspec.to_builtins(volume))
-                statefile.write(self.path / "names" / f"{digest}.json", _VERSION, {"id": volume.id})
+                statefile.write(folder / "name.json", _VERSION, {"id": volume.id})
+                (folder / "name.json").rename(self._name_file(volume.name))
                 folder.rename(self.path / "volumes" / volume.id)
             finally:
                 os.close(maker)
