@@ -56,8 +56,9 @@ class Observed:
     """What is on the node, at the paths that we are concerned with; a path that is not there is not in the mappings.
 
     ``files`` holds the text of regular files, ``modes`` their mode bits, ``links`` the targets of symbolic links, and
-    ``others`` whatever else is in the way. ``releases`` are the versions in /opt/ub-node, oldest first. ``state`` is what
-    of our state may be removed with us, which the volumes of a pool are not. ``systemd`` says whether we may start units.
+    ``others`` whatever else is in the way. ``releases`` are the versions in /opt/ub-node, oldest first. ``state`` is
+    what of our state may be removed with us, which the volumes of a pool are not. ``systemd`` says whether we may start
+    units.
     """
 
     files: Mapping[str, str] = field(default_factory=dict)
