@@ -47,7 +47,7 @@ class Mtu(IntEnum):
 
 
 class Speed(IntEnum):
-    """Lane speed; ``mbps`` is in megabits a second."""
+    """Speed of a port; ``mbps`` is in megabits a second."""
 
     SP_10M = 0
     SP_100M = 1

@@ -1,0 +1,122 @@
+"""What people and programs are shown of a host: the example super-node of two."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import ubsim
+from ubhost.cli import DATA, TEXTS, main
+from ubhost.discovery import Discovery, Level
+from ubhost.errors import Unsupported
+from ubhost.model import Eid, PortState, TransMode
+from ubhost.provider import Device, EidSlot, Kind, Sharing
+from ubhost.show import data
+from ubhost.show.table import ranges, rate, size, table
+from ubhost.topology import topology
+from ubhost.ubse.bodies import CpuLink, NodeInfo
+from ubsim.expansion import load
+from ubsim.hosts import hosts_of
+
+BONDING = Eid.from_words(7, 0, 2, 3)
+
+
+@pytest.fixture(scope="module")
+def found() -> Discovery:
+    host = hosts_of(load(Path(ubsim.__file__).parent / "scenarios/two-nodes.yaml"))["node0"]
+    nodes = [NodeInfo(0, (0, 1), "node0"), NodeInfo(1, (0, 1), "node1")]
+    device = Device(
+        "urma_1",
+        ("bonding_dev_1", "udma2", "udma3"),
+        (EidSlot("bonding_dev_1", 0, BONDING),),
+        netdev="ipourma1",
+        numa=0,
+        is_healthy=False,
+    )
+    return Discovery(
+        Kind.SIM,
+        Level.STAND_IN,
+        host,
+        topology(host, nodes, [CpuLink(0, 0, 1, 0)]),
+        Sharing.EXCLUSIVE,
+        (device,),
+        notes=("UBSE is tired",),
+    )
+
+
+def test_the_overview_says_who_where_and_how_real(found: Discovery) -> None:
+    shown = TEXTS["all"](found)
+    assert "slot 0 of super-node 7" in shown
+    assert "source: provider sim, the simulator: no figure here is a UB figure" in shown
+    assert "devices are exclusive between network namespaces" in shown
+    assert "note: UBSE is tired" in shown
+
+
+def test_a_device_is_one_line_with_members_planes_and_health(found: Discovery) -> None:
+    header, line = TEXTS["devices"](found).split("\n")
+    assert header.split() == ["DEVICE", "HEALTH", "MEMBERS", "NETDEV", "NUMA", "PLANES", "EIDS", "FIRST", "EID"]
+    assert line.split() == [
+        "urma_1", "bad", "bonding_dev_1", "udma2", "udma3", "ipourma1", "0", "0-1", "1", str(BONDING),
+    ]  # fmt: skip
+
+
+def test_the_topology_names_nodes_links_and_distances(found: Discovery) -> None:
+    shown = TEXTS["topology"](found)
+    assert "1     node1  1" in shown
+    assert "00001  0      0     up    cc08-a000-0-1-000000-0000000700010000  0" in shown
+    assert "DISTANCE TO 0 1 2" in shown
+    assert "memory only" in shown
+
+
+@pytest.mark.parametrize("what", sorted(TEXTS))
+def test_everything_has_a_text_and_a_document_that_names_its_source(found: Discovery, what: str) -> None:
+    assert TEXTS[what](found)
+    document = json.loads(json.dumps(DATA[what](found)))
+    assert (document["version"], document["provider"], document["level"]) == (1, "sim", "stand-in")
+    assert document["notes"] == ["UBSE is tired"]
+
+
+def test_json_has_eids_in_full_and_enumerations_by_name(found: Discovery) -> None:
+    document = DATA["all"](found)
+    assert document["devices"][0]["eids"][0] == {"device": "bonding_dev_1", "index": 0, "eid": str(BONDING)}
+    assert document["devices"][0]["planes"] == [0, 1]
+    assert document["host"]["devices"][0]["ports"][0]["state"] == "ACTIVE"
+    assert document["topology"]["dies"][0]["nominal_mbps"] == 400_000
+
+
+def test_plain_data_knows_every_kind_of_value() -> None:
+    assert data.plain(PortState.DOWN) == "DOWN"
+    assert data.plain(TransMode.RM | TransMode.UM) == ["RM", "UM"]
+    assert data.plain({1: b"\x0f"}) == {"1": "0f"}
+    with pytest.raises(TypeError):
+        data.plain(object())
+
+
+def test_a_host_with_nothing_is_still_shown(found: Discovery) -> None:
+    empty = replace(found, host=replace(found.host, devices=(), numa=()), devices=(), sharing=None)
+    assert "devices are ? between" in TEXTS["all"](empty)
+
+
+def test_columns_are_aligned_also_under_wide_characters() -> None:
+    assert table(("A", "B"), [("灵衢", 1), (None, "x")]) == "A     B\n灵衢  1\n-     x"
+
+
+def test_numbers_are_said_as_people_say_them() -> None:
+    assert [size(n) for n in (None, 512, 2048, 64 << 30)] == ["-", "512 B", "2.0 KiB", "64.0 GiB"]
+    assert [rate(n) for n in (None, 800, 2500, 400_000)] == ["-", "800 Mb/s", "2.5 Gb/s", "400 Gb/s"]
+    assert ranges([3, 1, 2, 8]) == "1-3,8"
+    assert ranges([]) == "-"
+
+
+def test_where_nothing_is_the_command_says_what_it_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("UB_ROOT", str(tmp_path))
+    with pytest.raises(Unsupported, match="no simulator answers at"):
+        main(["devices", "--json"])
+
+
+def test_a_wrong_word_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["nonsense"])
+    assert caught.value.code == 2
+    assert "invalid choice: 'nonsense'" in capsys.readouterr().err

@@ -1,0 +1,51 @@
+"""``ubnode show``: what was found on this host. It changes nothing."""
+
+import argparse
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from ubhost.discovery import Discovery, discover
+from ubhost.providers import AUTO
+from ubhost.roots import Roots
+from ubhost.show import data, text
+
+TEXTS: Mapping[str, Callable[[Discovery], str]] = {
+    "all": text.overview,
+    "devices": text.devices,
+    "eids": text.eids,
+    "entities": text.entities,
+    "memory": text.memory,
+    "numa": lambda found: text.numa(found.host.numa),
+    "topology": text.topology,
+}
+
+DATA: Mapping[str, Callable[[Discovery], dict[str, Any]]] = {
+    "all": data.overview,
+    "devices": lambda found: data.document(found, sharing=found.sharing, devices=data.devices(found)),
+    "eids": lambda found: data.document(found, eids=[slot for device in found.devices for slot in device.eids]),
+    "entities": lambda found: data.document(found, bus=found.host.bus, entities=found.host.entities),
+    "memory": lambda found: data.document(found, regions=found.host.shared_memory, pools=found.host.memory_pools),
+    "numa": lambda found: data.document(found, numa=found.host.numa),
+    "topology": lambda found: data.document(found, topology=data.topology(found.topology)),
+}
+
+
+def parser() -> argparse.ArgumentParser:
+    result = argparse.ArgumentParser(prog="ubnode show", description="Show what was found on this host.")
+    result.add_argument("what", nargs="?", choices=sorted(TEXTS), default="all", help="what to show (all)")
+    result.add_argument("--json", action="store_true", help="for programs: stable names, one document")
+    result.add_argument(
+        "--provider", choices=(AUTO, "sim", "ubcore", "rdma"), default=AUTO, help="whom to ask (auto: the first found)"
+    )
+    return result
+
+
+def main(argv: Sequence[str]) -> int:
+    arguments = parser().parse_args(argv)
+    found = discover(Roots.from_environ(), arguments.provider)
+    if arguments.json:
+        print(json.dumps(DATA[arguments.what](found), indent=1, ensure_ascii=False))
+    else:
+        print(TEXTS[arguments.what](found))
+    return 0

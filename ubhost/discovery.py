@@ -1,0 +1,100 @@
+"""Everything that can be found out about this host, put together for people and for schedulers.
+
+Sysfs must be readable; every other source may be missing, and says so in ``notes`` instead of failing the whole.
+"""
+
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from ubhost.errors import UbError, Unsupported
+from ubhost.model import UbHost
+from ubhost.provider import Device, Kind, Provider, Sharing
+from ubhost.providers import AUTO, choose
+from ubhost.roots import Roots
+from ubhost.sysfs import read_host
+from ubhost.topology import Topology, topology
+from ubhost.ubse.bodies import CpuLink, NodeInfo, NumaMemory
+from ubhost.ubse.client import Absent, Ubse
+
+
+class Level(Enum):
+    """How real an answer is. A figure of a lower level is never a UB figure."""
+
+    MODEL = "model"
+    STAND_IN = "stand-in"  # the simulator
+    SOFT_DEVICE = "soft device"  # soft-RoCE and its like
+    HARDWARE = "hardware"
+
+
+@dataclass(frozen=True, slots=True)
+class Discovery:
+    """``notes`` says what could not be found out, and why."""
+
+    kind: Kind
+    level: Level
+    host: UbHost
+    topology: Topology
+    sharing: Sharing | None = None
+    devices: tuple[Device, ...] = ()
+    memory: tuple[NumaMemory, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def discover(roots: Roots, wanted: str = AUTO, *, with_memory: bool = False) -> Discovery:
+    """Look at everything once. ``with_memory`` asks UBSE for the memory of every node, one call a node.
+
+    Raises:
+        Unsupported: no provider is possible here; what was looked for is named.
+        HostFault: sysfs makes no sense, or the provider is broken.
+    """
+    provider = choose(roots, wanted)
+    notes: list[str] = []
+    nodes, links, memory = _super_node(Ubse(roots.ubse_socket), notes, with_memory=with_memory)
+    host = read_host(roots)
+    found = topology(host, nodes, links)
+    own = next((node.host_name for node in found.nodes if node.slot_id == found.position.slot_id), None)
+    position = replace(found.position, host_name=own or found.position.host_name)
+    return Discovery(
+        kind=provider.kind,
+        level=level_of(provider),
+        host=replace(host, position=position),
+        topology=replace(found, position=position),
+        sharing=_sharing(provider, notes),
+        devices=provider.devices(),
+        memory=memory,
+        notes=tuple(notes),
+    )
+
+
+def level_of(provider: Provider) -> Level:
+    """Return how real the answers of ``provider`` are."""
+    if provider.kind is Kind.SIM:
+        return Level.STAND_IN
+    return Level.HARDWARE
+
+
+def _sharing(provider: Provider, notes: list[str]) -> Sharing | None:
+    try:
+        return provider.sharing()
+    except Unsupported as error:
+        notes.append(str(error))
+        return None
+
+
+def _super_node(
+    ubse: Ubse, notes: list[str], *, with_memory: bool
+) -> tuple[tuple[NodeInfo, ...], tuple[CpuLink, ...], tuple[NumaMemory, ...]]:
+    """Ask UBSE about the other nodes; without it there are none to tell of."""
+    try:
+        nodes = ubse.nodes()
+    except Absent as error:
+        notes.append(str(error))
+        return (), (), ()
+    try:
+        links = ubse.cpu_links()
+        asked = nodes if with_memory else ()
+        memory = tuple(item for node in asked for item in ubse.numa_memory(node.slot_id))
+    except UbError as error:
+        notes.append(f"the super-node is known in part only: {error}")
+        return nodes, (), ()
+    return nodes, links, memory

@@ -1,0 +1,1 @@
+"""What ``ubnode show`` prints: tables for people, stable JSON for programs, pictures. Pure."""
