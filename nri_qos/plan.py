@@ -116,23 +116,24 @@ def _online(request: Request, node: Node) -> Decision:
 
 def _exclusive(request: Request, count: int, policy: NumaPolicy, node: Node) -> Decision | None:
     """Return the decision with ``count`` CPUs of its own; ``None`` if offline and shared work would keep too few."""
-    occupied = node.occupied
-    mine = {key for key in occupied.placements if key == request.key}
-    lent = {key for key in occupied.placements if key[0] == request.key[0] and key in occupied.stopped} - mine
-    others = {key: place for key, place in occupied.placements.items() if key not in mine | lent}
-    taken = occupied.foreign.union(*(place.exclusive for place in others.values()))
+    held = node.occupied.placements
+    lent = {key for key in held if key[0] == request.key[0] and key in node.occupied.stopped and key != request.key}
+    ours = {request.key, *lent}
+    taken = node.occupied.foreign.union(*(place.exclusive for key, place in held.items() if key not in ours))
     free = node.pool - taken
-    before = occupied.placements.get(request.key, Placement()).exclusive
-    room = node.room(free, request.key, request.device_nodes)
+    room = node.room(free, ours, request.device_nodes)
+    before = [held[key].exclusive for key in (request.key, *sorted(lent)) if key in held]
+    stay = next(
+        (cpus for cpus in before if len(cpus) == count and cpus <= free and _may_stay(policy, node, cpus)), None
+    )
     nodes: frozenset[int] | None
-    if len(before) == count and before <= free and _may_stay(policy, node, before):
-        cpus = before
-        nodes = None if policy is NumaPolicy.NONE else node.machine.nodes_of(before)
+    if stay is not None:
+        cpus = stay
+        nodes = None if policy is NumaPolicy.NONE else node.machine.nodes_of(stay)
     else:
         nodes = _choose(request, policy, room, count * 1000, node)
         within = free if nodes is None else free & node.cpus_of(nodes)
-        preferred = before.union(*(occupied.placements[key].exclusive for key in lent))
-        cpus = placement.take_cpus(node.machine, within, count, preferred)
+        cpus = placement.take_cpus(node.machine, within, count, preferred=frozenset[int]().union(*before))
     left = node.pool - taken - node.machine.cores(cpus)
     if not cpus or len(left) < max(1, ceil(node.config.floor)):
         return None
@@ -144,7 +145,7 @@ def _may_stay(policy: NumaPolicy, node: Node, cpus: frozenset[int]) -> bool:
 
 
 def _shared(request: Request, policy: NumaPolicy, node: Node) -> Decision:
-    room = node.room(node.shared, request.key, request.device_nodes)
+    room = node.room(node.shared, {request.key}, request.device_nodes)
     nodes = _choose(request, policy, room, max(request.cpus, 1), node)
     cpus = node.shared if nodes is None else node.shared & node.cpus_of(nodes) or node.shared
     return _bound(request, cpus, nodes, room, node, exclusive=False)
@@ -182,7 +183,7 @@ def _choose(request: Request, policy: NumaPolicy, room: Room, cpus: int, node: N
     largest = 1
     if policy is NumaPolicy.RESTRICTED:  # no more nodes than it would need on an empty machine
         empty = Node(machine, node.config, Occupied())
-        largest = len(placement.choose_nodes(machine, empty.room(empty.pool, request.key), cpus, request.memory)) or 1
+        largest = len(placement.choose_nodes(machine, empty.room(empty.pool, ()), cpus, request.memory)) or 1
     nodes = placement.choose_nodes(machine, room, cpus, request.memory, largest)
     if not nodes:
         where = "one NUMA node has" if largest == 1 else f"{largest} NUMA nodes have"

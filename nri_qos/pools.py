@@ -3,7 +3,7 @@
 Source: design section 8; reference/nri.md sections 2.3, 4.3 and 4.5.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from nri_qos import placement
@@ -84,15 +84,15 @@ class Node:
     def cpus_of(self, nodes: frozenset[int]) -> frozenset[int]:
         return frozenset(cpu for node in self.machine.nodes if node.id in nodes for cpu in node.cpus)
 
-    def room(self, free: frozenset[int], key: Key, devices: frozenset[int] = frozenset()) -> Room:
-        """Return what is left on each node for container ``key``, whose CPUs would come from ``free``.
+    def room(self, free: frozenset[int], without: Collection[Key], devices: frozenset[int] = frozenset()) -> Room:
+        """Return what is left on each node for a container whose CPUs would come from ``free``.
 
-        ``devices`` are the nodes of its devices.
+        What containers ``without`` hold does not count; ``devices`` are the nodes of its devices.
         """
         memory = dict.fromkeys(self.local, 0)
         cpus: dict[int, int] = {}
         load: dict[int, tuple[int, int]] = {}
-        for place in (place for other, place in self.occupied.placements.items() if other != key):
+        for place in (place for other, place in self.occupied.placements.items() if other not in without):
             nodes = place.nodes or frozenset()
             for node in nodes:
                 memory[node] = memory.get(node, 0) + place.memory // len(nodes)
