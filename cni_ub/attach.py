@@ -17,9 +17,9 @@ from typing import Any
 
 from cni_ub import results
 from cni_ub.choice import choose_device
-from cni_ub.errors import Drifted
+from cni_ub.errors import DelegateFailed, Drifted
 from cni_ub.host import Host
-from cni_ub.ipam import Ipam
+from cni_ub.ipam import Ipam, Running
 from cni_ub.node import Node
 from cni_ub.plan import Seen, Wanted, plan_attach, plan_configure, refuse_taken_name
 from cni_ub.protocol import Request
@@ -60,9 +60,7 @@ def ipam_of(host: Host, request: Request) -> Ipam | None:
     """Return the delegate that the configuration names."""
     if not request.conf.ipam_type:
         return None
-    return Ipam(
-        request.conf.ipam_type, request.conf.raw, request.environ, host.is_short_lived, on_start=host.stop.watch
-    )
+    return Ipam(request.conf.ipam_type, request.conf.raw, request.environ, host.is_short_lived)
 
 
 def remembered_ipam(host: Host, record: Record) -> Ipam | None:
@@ -215,14 +213,22 @@ class _Attaching:
         with ExitStack() as stack:
             running = ipam.start_add() if ipam else None
             if running:
+                self.host.stop.watch(running.process)
                 stack.callback(running.kill)
             apply(plan_attach(want, seen), self._do)
-            given = ipam.finish_add(running) if ipam and running else self._kept(record)
+            given = self._given(ipam, running) if ipam and running else self._kept(record)
             stack.pop_all()
         configure(self.node, want, given, self._do)
         self._set_service_level()
         self._verify(want, given)
         return given
+
+    def _given(self, ipam: Ipam, running: Running) -> Result:
+        try:
+            return ipam.finish_add(running)
+        except DelegateFailed:
+            self.host.stop.check()  # it was we who ended it
+            raise
 
     def _do(self, step: Step) -> None:
         self.host.stop.check()

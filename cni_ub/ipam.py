@@ -14,8 +14,8 @@ import os
 import signal
 import stat
 import subprocess
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +44,6 @@ class Ipam:
     config: Mapping[str, Any]
     environ: Mapping[str, str]
     dies_with_us: bool = False
-    on_start: Callable[["subprocess.Popen[bytes]"], None] = field(default=lambda process: None)
 
     def start_add(self) -> "Running":
         """Start ADD and return at once; what takes time in the kernel can be done meanwhile."""
@@ -162,7 +161,6 @@ class Ipam:
                 )
             except OSError as error:
                 raise DelegateFailed(f"IPAM plugin {path} cannot be run: {error.strerror}", INVALID_CONFIG) from error
-        self.on_start(process)
         return Running(self.type, verb, process)
 
 

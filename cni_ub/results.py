@@ -49,7 +49,7 @@ def parse(document: object, version: str, what: str) -> Result:
     own = next((document[key] for key in document if key.lower() == "cniversion"), None) or version
     if own not in VERSIONS:
         raise Undecodable(f"{what} has the unknown cniVersion {own!r}")
-    dns = document.get("dns") or {}
+    dns = {} if document.get("dns") is None else document["dns"]
     if not isinstance(dns, dict):
         raise Undecodable(f"{what}.dns is not an object")
     if own in ("0.1.0", "0.2.0"):
@@ -101,7 +101,7 @@ def _present(**lists: Any) -> dict[str, Any]:
 
 
 def _objects(document: Json, key: str, what: str) -> tuple[dict[str, Any], ...]:
-    entries = document.get(key) or []
+    entries = [] if document.get(key) is None else document[key]
     if not isinstance(entries, list):
         raise Undecodable(f"{what}.{key} is not a list")
     for at, entry in enumerate(entries):
@@ -126,7 +126,7 @@ def _parse_flat(document: Json, dns: Json, what: str) -> Result:
     routes: list[Json] = []
     for key in ("ip4", "ip6"):
         config = document.get(key)
-        if not config:
+        if config is None:
             continue
         if not isinstance(config, dict):
             raise Undecodable(f"{what}.{key} is not an object")

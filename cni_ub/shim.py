@@ -10,16 +10,19 @@ Source: design section 4; containernetworking/cni SPEC.md 1.1.0.
 
 import os
 import sys
-from collections.abc import Sequence
 
 from cni_ub import spec, wire
+
+TYPE_CHECKING = False  # typing's own, without its import
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 CONNECT_TIMEOUT = 2.0  # seconds until a worker of the agent must be ours
 ANSWER_TIMEOUT = 150.0  # seconds; longer than the engine's own deadlines together
 STDIN_PATIENCE = 0.25  # seconds that VERSION waits for a configuration it hardly needs
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: "Sequence[str] | None" = None) -> int:
     """Answer one CNI command; return 0, or 1 after printing a CNI error object."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     if arguments:
@@ -33,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 1
 
 
-def _about(arguments: Sequence[str]) -> int:
+def _about(arguments: "Sequence[str]") -> int:
     from ubhost.version import version
 
     if arguments == ["--version"]:

@@ -6,7 +6,9 @@ either way in. It is on the start-up path of every call, so ``json`` is imported
 Source: containernetworking/cni SPEC.md 1.1.0, sections 2 to 4; reference/cni.md sections 1.2 to 1.4 and 1.7.
 """
 
-from collections.abc import Mapping
+TYPE_CHECKING = False  # typing's own, without its import
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 VERSIONS = ("0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0")
 LATEST = VERSIONS[-1]
@@ -62,7 +64,7 @@ def versions(stdin: bytes) -> bytes:
     return f'{{"cniVersion": "{known}", "supportedVersions": [{supported}]}}\n'.encode()
 
 
-def check_environment(environ: Mapping[str, str]) -> str:
+def check_environment(environ: "Mapping[str, str]") -> str:
     """Return the verb. A variable that is set but empty counts as missing: runtimes send all of them always.
 
     Raises:
@@ -84,7 +86,7 @@ def check_environment(environ: Mapping[str, str]) -> str:
     return command
 
 
-def _invalid(environ: Mapping[str, str]) -> list[str]:
+def _invalid(environ: "Mapping[str, str]") -> list[str]:
     found = []
     container, ifname = environ["CNI_CONTAINERID"], environ["CNI_IFNAME"]
     if not _is_name(container):

@@ -10,7 +10,10 @@ Numbers are in the host's byte order: both ends run on one machine. On the start
 """
 
 import struct
-from collections.abc import Mapping
+
+TYPE_CHECKING = False  # typing's own, without its import
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 REQUEST = struct.Struct("=III")
 ANSWER = struct.Struct("=II")
@@ -31,7 +34,7 @@ def descriptor(fd: int) -> bytes:
     return DESCRIPTOR.pack(fd)
 
 
-def request(environ: Mapping[bytes, bytes], nonce: bytes, stdin: bytes) -> bytes:
+def request(environ: "Mapping[bytes, bytes]", nonce: bytes, stdin: bytes) -> bytes:
     variables = b"".join(b"%s=%s\0" % item for item in environ.items())
     return REQUEST.pack(len(variables), len(nonce), len(stdin)) + variables + nonce + stdin
 
@@ -50,8 +53,8 @@ def parse_request(data: bytes) -> tuple[dict[bytes, bytes], bytes, bytes]:
     at = REQUEST.size
     variables, nonce = data[at : at + lengths[0]], data[at + lengths[0] : at + lengths[0] + lengths[1]]
     pairs = [item.split(b"=", 1) for item in variables.split(b"\0")[:-1]]
-    if any(len(pair) != 2 for pair in pairs):
-        raise Malformed("a variable without a value")
+    if any(len(pair) != 2 for pair in pairs) or variables[-1:] not in (b"", b"\0"):
+        raise Malformed("a variable without a value or an end")
     return {pair[0]: pair[1] for pair in pairs}, nonce, data[at + lengths[0] + lengths[1] :]
 
 

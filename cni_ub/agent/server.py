@@ -129,9 +129,11 @@ def _listen(path: Path) -> socket.socket:
         listener.bind(str(path))
         path.chmod(0o600)
         listener.listen(BACKLOG)
-    except OSError as error:
+    except BaseException as error:
         listener.close()
-        raise HostFault(f"cannot listen on {path}: {error.strerror or error}") from error
+        if isinstance(error, OSError):
+            raise HostFault(f"cannot listen on {path}: {error.strerror or error}") from error
+        raise
     return listener
 
 

@@ -1,0 +1,20 @@
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cni_ub.machine import Machine
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Iterator[Machine]:
+    """A machine with two free devices."""
+    built = Machine.build(tmp_path)
+    yield built
+    built.close()
+
+
+@pytest.fixture
+def pod(machine: Machine) -> str:
+    """The path of a pod's network namespace."""
+    return machine.new_pod("pod-1")
