@@ -20,7 +20,7 @@ from nri_qos.config import Failure
 from nri_qos.model import NO_REQUEST_SHARES, Container, Decision, NumaPolicy, Placement, Pod, QosClass
 from nri_qos.placement import Room
 from nri_qos.pools import Key, Node, Occupied
-from ubhost.errors import Exhausted
+from ubhost.errors import Exhausted, InvalidRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +101,8 @@ def _others(request: Request, node: Node) -> Decision:
 def _online(request: Request, node: Node) -> Decision:
     qos = request.classified.qos
     policy, _ = classes.numa_policy(request.pod, qos, node.config)
+    if request.container.resources.cpus:
+        return _beside(request, policy, node)
     count = request.container.resources.whole_cpus
     if qos is not QosClass.HLS or not count or not is_guaranteed(request.pod, request.container):
         return _shared(request, policy, node)
@@ -112,6 +114,16 @@ def _online(request: Request, node: Node) -> Decision:
         raise Exhausted(f"{request.label}: {missing}")
     given = _shared(request, policy, node)
     return replace(given, reasons=(missing, *given.reasons))
+
+
+def _beside(request: Request, policy: NumaPolicy, node: Node) -> Decision:
+    """Return the memory that goes with CPUs which somebody else chose."""
+    try:
+        cpus = cpulist.parse(request.container.resources.cpus)
+    except InvalidRequest:
+        return Decision(request.classified.qos, ())  # the runtime will say what is wrong with them
+    nodes = None if policy is NumaPolicy.NONE else node.machine.nodes_of(cpus) or None
+    return _bound(request, cpus, nodes, node.room(cpus, {request.key}), node, exclusive=False)
 
 
 def _exclusive(request: Request, count: int, policy: NumaPolicy, node: Node) -> Decision | None:
@@ -213,13 +225,11 @@ def _respect(decision: Decision, container: Container) -> Decision:
     kept = [f"{name} {value} set by somebody else" for name, value in _set_already(container) if value]
     if not kept:
         return decision
-    place = decision.placement
     return replace(
         decision,
         reasons=(*decision.reasons, *kept),
         cpus=None if resources.cpus else decision.cpus,
         mems=None if resources.mems else decision.mems,
-        placement=replace(place, exclusive=frozenset()) if place and resources.cpus else place,
     )
 
 

@@ -206,13 +206,21 @@ class World:
                 continue
             key = sandbox.pod.key, member.container.name
             alive.add(key)
-            cpus = member.container.resources.cpus
-            if cpus and not (self.placements.get(key) or Placement()).exclusive:
-                pinned = _ids(cpus)
-                foreign |= pinned if _is_pinned(sandbox.pod, member.container, pinned) else set()
+            foreign |= _own(member, sandbox.pod) - self.placements.get(key, Placement()).exclusive
         return Occupied(
             dict(self.placements), frozenset(self.placements.keys() - alive), frozenset(foreign), self.offline
         )
+
+
+def _own(member: Member, pod: Pod) -> frozenset[int]:
+    """Return the CPUs that nobody else may get while ``member`` lives, whoever gave them to it.
+
+    They can be others than its name holds: a successor of the same name was created before it ended.
+    """
+    if member.decision.placement is not None and member.decision.placement.exclusive:
+        return member.decision.placement.exclusive
+    cpus = _ids(member.container.resources.cpus)
+    return cpus if _is_pinned(pod, member.container, cpus) else frozenset()
 
 
 def _is_pinned(pod: Pod, container: Container, cpus: frozenset[int]) -> bool:

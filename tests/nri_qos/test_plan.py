@@ -151,7 +151,7 @@ def test_another_pod_never_gets_what_a_stopped_container_holds() -> None:
 
 def test_what_somebody_else_set_is_left_as_it_is() -> None:
     got = decide(request("HLS", given=Resources(2048, 200_000, 100_000, cpus="4-5")))
-    assert (got.cpus, got.mems) == (None, S({0}))
+    assert (got.cpus, got.mems) == (None, S({1}))
     assert any("set by somebody else" in reason for reason in got.reasons)
     assert decide(request("BE", given=Resources(1024, cpus="1", mems="0"))) == Decision(
         QosClass.BE,
