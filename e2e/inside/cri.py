@@ -3,6 +3,7 @@
 import json
 import uuid
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -94,23 +95,30 @@ class Runtime:
         labels: Mapping[str, str] | None = None,
         resources: Resources | None = None,
         host_ports: Mapping[int, int] | None = None,
+        host_network: bool = False,
     ) -> Pod:
-        """Create a pod sandbox with a network of its own, in the cgroup the kubelet would choose.
+        """Create a pod sandbox in the cgroup that the kubelet would choose.
 
         Args:
             host_ports: port of the node -> port of the pod.
+            host_network: share the node's network: no CNI plugin is called.
         """
         uid = str(uuid.uuid4())
         config = pb.PodSandboxConfig(
             metadata=pb.PodSandboxMetadata(name=name, uid=uid, namespace="default"),
-            hostname=name,
+            hostname="" if host_network else name,
             log_directory=f"/var/log/pods/default_{name}_{uid}",
             labels={"io.kubernetes.pod.name": name, "io.kubernetes.pod.uid": uid, **(labels or {})},
             annotations=dict(annotations or {}),
             port_mappings=[
                 pb.PortMapping(host_port=host, container_port=inner) for host, inner in (host_ports or {}).items()
             ],
-            linux=pb.LinuxPodSandboxConfig(cgroup_parent=_pod_slice((resources or Resources()).qos_class, uid)),
+            linux=pb.LinuxPodSandboxConfig(
+                cgroup_parent=_pod_slice((resources or Resources()).qos_class, uid),
+                security_context=pb.LinuxSandboxSecurityContext(
+                    namespace_options=pb.NamespaceOption(network=pb.NODE if host_network else pb.POD)
+                ),
+            ),
         )
         ident = self.stub.RunPodSandbox(
             pb.RunPodSandboxRequest(config=config), timeout=CALL_S, wait_for_ready=True
@@ -122,7 +130,7 @@ class Runtime:
         answer = self.stub.PodSandboxStatus(pb.PodSandboxStatusRequest(pod_sandbox_id=ident, verbose=True), timeout=60)
         info = json.loads(answer.info["info"])
         spaces = info["runtimeSpec"]["linux"]["namespaces"]
-        netns = next(space.get("path", "") for space in spaces if space["type"] == "network")
+        netns = next((space["path"] for space in spaces if space["type"] == "network"), "/proc/1/ns/net")
         return Pod(ident, config, answer.status.network.ip, int(info["pid"]), Path(netns))
 
     def run_container(
@@ -149,7 +157,12 @@ class Runtime:
                 for host, inner in (mounts or {}).items()
             ],
             labels={**pod.config.labels, "io.kubernetes.container.name": name},
-            linux=pb.LinuxContainerConfig(resources=(resources or Resources()).message()),
+            linux=pb.LinuxContainerConfig(
+                resources=(resources or Resources()).message(),
+                security_context=pb.LinuxContainerSecurityContext(
+                    namespace_options=pod.config.linux.security_context.namespace_options
+                ),
+            ),
             CDI_devices=[pb.CDIDevice(name=device) for device in cdi_devices],
         )
         request = pb.CreateContainerRequest(pod_sandbox_id=pod.id, config=config, sandbox_config=pod.config)
@@ -176,8 +189,9 @@ class Runtime:
         self.pods.pop(pod.id, None)
 
     def remove_all(self) -> None:
-        for pod in list(self.pods.values()):
-            self.remove_pod(pod)
+        """Remove all pods at once, as a drain does."""
+        with ThreadPoolExecutor(max_workers=8) as workers:
+            list(workers.map(self.remove_pod, list(self.pods.values())))
 
 
 def _pod_slice(qos_class: str, uid: str) -> str:

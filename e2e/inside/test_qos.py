@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from e2e.inside.cri import Container, Resources, Runtime
-from e2e.inside.network import BRIDGE, write_conflist
 from e2e.inside.programs import Daemon, daemon
 
 CLASS = "qos.unifiedbus.com/class"
@@ -25,7 +24,7 @@ def cpus(text: str) -> set[int]:
 
 
 def start(runtime: Runtime, name: str, qos: str, resources: Resources, numa: str = "none") -> Container:
-    pod = runtime.run_pod(name, annotations={CLASS: qos, NUMA: numa}, resources=resources)
+    pod = runtime.run_pod(name, annotations={CLASS: qos, NUMA: numa}, resources=resources, host_network=True)
     return runtime.run_container(pod, resources=resources)
 
 
@@ -45,11 +44,6 @@ def check_own_cpu(container: Container, others: list[Container]) -> None:
 
 def check_local_memory(container: Container) -> None:
     assert container.knob("cpuset.mems") in ("0", "1", "0-1"), "online memory is never on the node without CPUs"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def cluster_network() -> None:
-    write_conflist(BRIDGE)
 
 
 @pytest.fixture
