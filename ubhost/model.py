@@ -89,6 +89,9 @@ class TransMode(IntFlag):
     UM = 4
 
 
+_FULL_EID = re.compile(r"(?:[0-9a-f]{4}:){7}[0-9a-f]{4}")  # as sysfs prints it, and so the common case
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class Eid:
     """An entity id of 128 bits. All zero means: no EID in this slot, or another namespace's."""
@@ -102,6 +105,8 @@ class Eid:
         Raises:
             InvalidRequest: ``text`` is none of these.
         """
+        if _FULL_EID.fullmatch(text):
+            return cls(int(text.replace(":", ""), 16))
         try:
             address = ipaddress.ip_address(text.strip())
         except ValueError:

@@ -100,6 +100,14 @@ class Provider(Protocol):
             Conflict: the device is not exposed in that namespace.
         """
 
+    def move_eids(self, slots: tuple[EidSlot, ...], netns: int) -> None:
+        """Give many EIDs to ``netns``, in order, and look once whether they are there.
+
+        Raises:
+            NotFound, Conflict: as ``move_eid``; nothing has moved then.
+            HostFault: some may have moved; to un-expose their devices brings them back.
+        """
+
     def visible(self, netns: int) -> tuple[EidSlot, ...]:
         """Return the non-zero EIDs that a process inside ``netns`` reads, of the devices exposed there."""
 

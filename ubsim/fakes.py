@@ -173,14 +173,16 @@ class FakeProvider:
     def move_eid(self, slot: EidSlot, netns: int) -> None:
         inode = _inode(netns)
         with self._operation("move_eid", slot.device, f"eid{slot.index} to net:[{inode}]"):
-            self._require(slot.device)
-            table = self._ubcore.devices[slot.device].slots
-            if not 0 <= slot.index < len(table) or table[slot.index].eid.is_zero:
-                raise NotFound(f"{slot.device} has no EID in slot {slot.index}")
-            if not self._ubcore.devices[slot.device].is_in(inode):
-                refusal = Refused(errno.EPERM, "no logical device")
-                raise Conflict(f"{slot.device} is not exposed in net:[{inode}]: expose it first") from refusal
+            self._require_movable(slot, inode)
             self._change(lambda state: state.set_eid_netns(slot.device, slot.index, inode))
+
+    def move_eids(self, slots: tuple[EidSlot, ...], netns: int) -> None:
+        """Each counts as one ``move_eid`` among the calls and for the faults."""
+        with self._lock:
+            for slot in slots:
+                self._require_movable(slot, _inode(netns))
+            for slot in slots:
+                self.move_eid(slot, netns)
 
     def visible(self, netns: int) -> tuple[EidSlot, ...]:
         inode = _inode(netns)
@@ -231,6 +233,15 @@ class FakeProvider:
         }
         slots = (replace(slot, eid=home[slot.device, slot.index]) for slot in device.eids)
         return tuple(slot for slot in slots if not slot.eid.is_zero)
+
+    def _require_movable(self, slot: EidSlot, inode: int) -> None:
+        self._require(slot.device)
+        table = self._ubcore.devices[slot.device].slots
+        if not 0 <= slot.index < len(table) or table[slot.index].eid.is_zero:
+            raise NotFound(f"{slot.device} has no EID in slot {slot.index}")
+        if not self._ubcore.devices[slot.device].is_in(inode):
+            refusal = Refused(errno.EPERM, "no logical device")
+            raise Conflict(f"{slot.device} is not exposed in net:[{inode}]: expose it first") from refusal
 
     def _require(self, member: str) -> None:
         if member not in self._ubcore.devices:

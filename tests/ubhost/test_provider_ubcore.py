@@ -99,7 +99,7 @@ def driver(roots: Roots, tmp_path: Path) -> Driver:
 @pytest.fixture
 def provider(roots: Roots, driver: Driver) -> UbcoreProvider:
     @contextmanager
-    def view(netns: int) -> Iterator[Path]:
+    def view(_: Ubcore, netns: int) -> Iterator[Path]:
         yield driver.pod
 
     return UbcoreProvider(Kind.UBCORE, roots, Ubcore(lambda: driver), view)
@@ -183,6 +183,21 @@ def test_an_empty_slot_or_an_absent_device_is_not_found(provider: UbcoreProvider
     provider.expose("udma2", netns)
     with pytest.raises(NotFound, match="udma"):
         provider.move_eid(slot, netns)
+
+
+def test_many_eids_move_together_or_not_at_all(provider: UbcoreProvider, driver: Driver, netns: int) -> None:
+    other = EidSlot("udma3", 0, Eid.from_words(0x42454944, 1, 3, 0))
+    provider.expose("udma2", netns)
+    with pytest.raises(Conflict, match="udma3 is not exposed"):
+        provider.move_eids((SLOT, other), netns)
+    provider.expose("udma3", netns)
+    with pytest.raises(NotFound, match="udma3 eid5"):
+        provider.move_eids((SLOT, EidSlot("udma3", 5, other.eid)), netns)
+    assert provider.visible(netns) == ()
+    provider.move_eids((SLOT, other), netns)
+    assert provider.visible(netns) == (SLOT, other)
+    provider.move_eids((SLOT, other), netns)
+    assert driver.heard.count(Command.SET_DEV_EID_NS) == 2
 
 
 def test_an_absent_device_cannot_be_exposed(provider: UbcoreProvider, netns: int) -> None:

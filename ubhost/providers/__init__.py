@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from ubhost.errors import InvalidRequest, NotFound, UbError, Unsupported
+from ubhost.errors import InvalidRequest, NotFound, Unsupported
 from ubhost.kernel.netns import inode
 from ubhost.kernel.netsysfs import sysfs_of
 from ubhost.provider import Kind, Provider
@@ -48,14 +48,13 @@ def _sim(roots: Roots) -> Provider:
     socket = roots.simulator / "kernel.sock"
     with SimulatorChannel(socket):
         pass
-    ubcore = Ubcore(lambda: SimulatorChannel(socket))
 
     @contextmanager
-    def view(netns: int) -> Iterator[Path]:
+    def view(ubcore: Ubcore, netns: int) -> Iterator[Path]:
         ubcore.show_system(netns)  # lets the simulator know the namespace, as a kernel would
         yield roots.simulator / "netns" / str(inode(netns)) / "class/ubcore"
 
-    return UbcoreProvider(Kind.SIM, roots, ubcore, view)
+    return UbcoreProvider(Kind.SIM, roots, Ubcore(lambda: SimulatorChannel(socket)), view)
 
 
 def _ubcore(roots: Roots) -> Provider:
@@ -63,7 +62,7 @@ def _ubcore(roots: Roots) -> Provider:
         pass
 
     @contextmanager
-    def view(netns: int) -> Iterator[Path]:
+    def view(_: Ubcore, netns: int) -> Iterator[Path]:
         with sysfs_of(netns) as sys:
             yield sys / "class/ubcore"
 
@@ -78,5 +77,3 @@ def _rdma(roots: Roots) -> Provider:
 
 
 _PROVIDERS: Mapping[str, Callable[[Roots], Provider]] = {"sim": _sim, "ubcore": _ubcore, "rdma": _rdma}
-
-__all__ = ["AUTO", "Provider", "UbError", "choose"]

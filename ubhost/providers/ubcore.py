@@ -5,24 +5,24 @@ from the sysfs of the namespace concerned before it counts as done.
 """
 
 import errno
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
 from ubhost.errors import Busy, Conflict, HostFault, InvalidRequest, NotFound, Unsupported
 from ubhost.kernel.netns import inode
-from ubhost.model import UrmaDevice
+from ubhost.model import Eid, UrmaDevice
 from ubhost.provider import Bandwidth, Device, EidSlot, Kind, Sharing
 from ubhost.providers.allocations import Allocations
 from ubhost.providers.grouping import Found, alone, managed
 from ubhost.roots import Roots
 from ubhost.sysfs.attributes import Folder
 from ubhost.sysfs.entities import read_entity_numa
-from ubhost.sysfs.urma import device_names, read_brief, read_eids
+from ubhost.sysfs.urma import NAME, device_names, read_brief, read_eids
 from ubhost.ubcore.client import Refused, Ubcore
 from ubhost.ubse.client import Absent, Ubse
 
-View = Callable[[int], AbstractContextManager[Path]]
+View = Callable[[Ubcore, int], AbstractContextManager[Path]]
 """From the descriptor of a namespace to the folder ``ubcore`` of devices that a process inside it sees."""
 
 PRIORITIES = 16
@@ -56,8 +56,11 @@ class UbcoreProvider:
 
     def sharing(self) -> Sharing:
         """Raises Unsupported where the driver is too old to be asked (before SHOW_SYSTEM)."""
+        return self._sharing(self._ubcore)
+
+    def _sharing(self, ubcore: Ubcore) -> Sharing:
         try:
-            shared = self._ubcore.show_system().dev_sharing
+            shared = ubcore.show_system().dev_sharing
         except Refused as refusal:
             if refusal.code not in (errno.EOPNOTSUPP, errno.EINVAL):
                 raise
@@ -66,51 +69,54 @@ class UbcoreProvider:
 
     def expose(self, member: str, netns: int) -> None:
         self._require(member)
-        if self.sharing() is Sharing.SHARED:
-            raise Unsupported(f"{member}: {HOW_TO_SWITCH}")
-        if member in self.exposed(netns):
-            return
-        self._ubcore.expose(member, netns)
-        if member not in self.exposed(netns):
-            raise HostFault(f"ubcore took the exposure of {member}, but it does not appear in net:[{inode(netns)}]")
+        with self._ubcore.connected() as ubcore:
+            if self._sharing(ubcore) is Sharing.SHARED:
+                raise Unsupported(f"{member}: {HOW_TO_SWITCH}")
+            if member in self._exposed(ubcore, netns):
+                return
+            ubcore.expose(member, netns)
+            if member not in self._exposed(ubcore, netns):
+                raise HostFault(f"ubcore took the exposure of {member}, but it does not appear in {_name(netns)}")
 
     def unexpose(self, member: str, netns: int) -> None:
-        if member not in self.exposed(netns):
-            return
-        self._ubcore.unexpose(member, netns)
-        if member in self.exposed(netns):
-            raise HostFault(f"ubcore took {member} back, but it still appears in net:[{inode(netns)}]")
+        with self._ubcore.connected() as ubcore:
+            if member not in self._exposed(ubcore, netns):
+                return
+            ubcore.unexpose(member, netns)
+            if member in self._exposed(ubcore, netns):
+                raise HostFault(f"ubcore took {member} back, but it still appears in {_name(netns)}")
 
     def move_eid(self, slot: EidSlot, netns: int) -> None:
-        self._require(slot.device)
-        if slot.device not in self.exposed(netns):
-            raise Conflict(f"{slot.device} is not exposed in net:[{inode(netns)}]: expose it before its EIDs move")
-        here = dict(enumerate(read_eids(self._devices / slot.device)))
-        if slot.index not in here:
-            raise NotFound(f"{slot.device} has no EID slot {slot.index}")
-        if slot in self.visible(netns):
-            return
-        if here[slot.index] != slot.eid:
-            raise NotFound(f"{slot.device} eid{slot.index} is not {slot.eid} here: the slot is empty, or moved already")
-        self._ubcore.move_eid(slot.device, slot.index, netns)
-        if slot not in self.visible(netns):
-            raise HostFault(
-                f"ubcore moved {slot.device} eid{slot.index}, but it does not appear in net:[{inode(netns)}]"
-            )
+        self.move_eids((slot,), netns)
+
+    def move_eids(self, slots: tuple[EidSlot, ...], netns: int) -> None:
+        members = sorted({slot.device for slot in slots})
+        for member in members:
+            self._require(member)
+        with self._ubcore.connected() as ubcore:
+            there = self._seen(ubcore, netns, members)
+            for member in members:
+                if member not in there:
+                    raise Conflict(f"{member} is not exposed in {_name(netns)}: expose it before its EIDs move")
+            moving = [slot for slot in slots if there[slot.device].get(slot.index) != slot.eid]
+            self._require_slots(moving)
+            for slot in moving:
+                ubcore.move_eid(slot.device, slot.index, netns)
+            there = self._seen(ubcore, netns, members) if moving else there
+            for slot in moving:
+                if there.get(slot.device, {}).get(slot.index) != slot.eid:
+                    raise HostFault(
+                        f"ubcore moved {slot.device} eid{slot.index}, but it does not appear in {_name(netns)}"
+                    )
 
     def visible(self, netns: int) -> tuple[EidSlot, ...]:
-        with self._view(netns) as path:
-            folder = Folder(path)
-            return tuple(
-                EidSlot(name, index, eid)
-                for name in device_names(folder)
-                for index, eid in enumerate(read_eids(folder / name))
-                if not eid.is_zero
-            )
+        with self._ubcore.connected() as ubcore:
+            seen = self._seen(ubcore, netns, None)
+        return tuple(EidSlot(name, index, eid) for name, table in seen.items() for index, eid in table.items())
 
     def exposed(self, netns: int) -> tuple[str, ...]:
-        with self._view(netns) as path:
-            return device_names(Folder(path))
+        with self._ubcore.connected() as ubcore:
+            return self._exposed(ubcore, netns)
 
     def allocate(self, device_id: str) -> None:
         try:
@@ -158,8 +164,31 @@ class UbcoreProvider:
         if told not in (None, service_level):
             raise HostFault(f"ubcore took service level {service_level} of {member}, but reports {told}")
 
+    def _exposed(self, ubcore: Ubcore, netns: int) -> tuple[str, ...]:
+        with self._view(ubcore, netns) as path:
+            return device_names(Folder(path))
+
+    def _seen(self, ubcore: Ubcore, netns: int, members: Iterable[str] | None) -> Mapping[str, Mapping[int, Eid]]:
+        """Return the EIDs that are not zero inside ``netns``, by device and slot, of ``members`` or of all."""
+        with self._view(ubcore, netns) as path:
+            folder = Folder(path)
+            names = device_names(folder)
+            wanted = names if members is None else [member for member in members if member in names]
+            return {name: _table(folder / name) for name in wanted}
+
+    def _require_slots(self, slots: Iterable[EidSlot]) -> None:
+        """Refuse slots that do not hold, in our own namespace, the EID that is to move."""
+        here: dict[str, Mapping[int, Eid]] = {}
+        for slot in slots:
+            if slot.device not in here:
+                here[slot.device] = _table(self._devices / slot.device)
+            if slot.eid.is_zero or here[slot.device].get(slot.index) != slot.eid:
+                raise NotFound(
+                    f"{slot.device} eid{slot.index} is not {slot.eid} here: the slot is empty, or somebody else's"
+                )
+
     def _require(self, member: str) -> None:
-        if member not in device_names(self._devices):
+        if not NAME.fullmatch(member) or not (self._devices / member).exists:
             raise NotFound(f"there is no URMA device {member!r} on this host")
 
     def _require_device(self, device_id: str) -> None:
@@ -169,3 +198,11 @@ class UbcoreProvider:
     def _numa(self, devices: tuple[UrmaDevice, ...]) -> Mapping[str, int | None]:
         numbers = {device.entity for device in devices if device.entity is not None}
         return {number: read_entity_numa(self._bus / number) for number in numbers}
+
+
+def _table(device: Folder) -> Mapping[int, Eid]:
+    return {index: eid for index, eid in enumerate(read_eids(device)) if not eid.is_zero}
+
+
+def _name(netns: int) -> str:
+    return f"net:[{inode(netns)}]"

@@ -33,7 +33,7 @@ class Unreadable(HostFault):
     """Something in the tree is not what the kernel writes there; the message names the path."""
 
 
-def read_text(path: Path) -> str | None:
+def read_text(path: str) -> str | None:
     """Return the text of an attribute without the newline at its end; ``None`` if it is missing or not told.
 
     Raises:
@@ -54,7 +54,7 @@ def read_text(path: Path) -> str | None:
     return None if raw is None else _checked(raw, path)
 
 
-def _read(fd: int, path: Path) -> bytes | None:
+def _read(fd: int, path: str) -> bytes | None:
     raw = b""
     try:
         while len(raw) <= PAGE:
@@ -69,24 +69,25 @@ def _read(fd: int, path: Path) -> bytes | None:
     raise Unreadable(f"{path}: longer than {PAGE} bytes")
 
 
-def _checked(raw: bytes, path: Path) -> str:
+def _checked(raw: bytes, path: str) -> str:
     try:
         text = raw.decode()
     except UnicodeDecodeError:
         raise Unreadable(f"{path}: not UTF-8") from None
-    if not text.replace("\n", "").replace("\t", "").isprintable():
+    text = text.rstrip("\n")
+    if not (text.isprintable() or text.replace("\n", "").replace("\t", "").isprintable()):
         raise Unreadable(f"{path}: control characters in {text[:80]!r}")
-    return text.rstrip("\n")
+    return text
 
 
 class Folder:
     """One folder of attributes; it need not exist."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path | str) -> None:
+        self.path = str(path)  # joining Paths would cost as much as reading the attributes
 
     def __truediv__(self, name: str) -> "Folder":
-        return Folder(self.path / name)
+        return Folder(f"{self.path}/{name}")
 
     @property
     def exists(self) -> bool:
@@ -105,7 +106,7 @@ class Folder:
             if (digits == name and prefix) or not (digits.isascii() and digits.isdigit()):
                 continue
             if len(digits) > 9 or int(digits) >= limit:
-                raise Unreadable(f"{self.path / name}: number out of range, at most {limit - 1}")
+                raise Unreadable(f"{self.path}/{name}: number out of range, at most {limit - 1}")
             found.append((int(digits), self / name))
         return sorted(found, key=lambda item: item[0])
 
@@ -128,19 +129,19 @@ class Folder:
     def link(self, name: str) -> str | None:
         """Return where the link ``name`` points to; ``None`` if it is no link."""
         try:
-            return str((self.path / name).readlink())
+            return os.readlink(f"{self.path}/{name}")  # noqa: PTH115
         except OSError:
             return None
 
     def text(self, name: str) -> str | None:
         """Return one line; an empty one counts as missing."""
-        text = read_text(self.path / name)
+        text = read_text(f"{self.path}/{name}")
         if text is not None and "\n" in text:
-            raise Unreadable(f"{self.path / name}: more than one line")
+            raise Unreadable(f"{self.path}/{name}: more than one line")
         return text.strip() or None if text is not None else None
 
     def lines(self, name: str) -> tuple[str, ...]:
-        text = read_text(self.path / name)
+        text = read_text(f"{self.path}/{name}")
         return tuple(line.strip() for line in text.split("\n") if line.strip()) if text else ()
 
     def number(self, name: str) -> int | None:
@@ -176,7 +177,7 @@ class Folder:
         try:
             return parse(text)
         except (ValueError, InvalidRequest) as error:
-            raise Unreadable(f"{self.path / name}: {text[:80]!r} makes no sense: {error}") from error
+            raise Unreadable(f"{self.path}/{name}: {text[:80]!r} makes no sense: {error}") from error
 
 
 def entity_number(text: str) -> str:

@@ -60,7 +60,7 @@ def device_names(folder: Folder) -> tuple[str, ...]:
     names = [name for name in folder.names() if name != CONTROL_NODE]
     for name in names:
         if not NAME.fullmatch(name):
-            raise Unreadable(f"{folder.path / name}: not a device name")
+            raise Unreadable(f"{folder.path}/{name}: not a device name")
     return tuple(names)
 
 

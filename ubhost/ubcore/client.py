@@ -9,7 +9,8 @@ Source: reference/ub.md sections 2 and 3 (umdk urma_admin; kernel ubcore_genl_ad
 import ctypes
 import errno
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import count
 
@@ -53,6 +54,12 @@ class Ubcore:
     def __init__(self, connect: Connect) -> None:
         self._connect = connect
         self._sequence = count(1)
+
+    @contextmanager
+    def connected(self) -> Iterator["Ubcore"]:
+        """Give the same driver over one open channel, for many commands in a row by one thread."""
+        with self._connect() as channel:
+            yield Ubcore(lambda: nullcontext(channel))
 
     def show_system(self, netns: int | None = None) -> SystemInfo:
         """Return the namespace switches. ``netns`` is for simulators, which cannot see a namespace come to life.
