@@ -47,8 +47,8 @@ def device_entries(device: UrmaDevice) -> Iterator[Entry]:
     yield Link(f"{CLASS}/{device.name}", base)
     yield CharDevice(f"dev/uburma/{device.name}", 0o666)
     for name, text in _attributes(device):
-        is_writable = name == "congestion_ctrl_alg"
-        yield File(f"{base}/{name}", f"{text}\n", 0o644 if is_writable else 0o444, is_fixed=not is_writable)
+        is_fixed = name not in ("congestion_ctrl_alg", "dynamic_eid", "net_dev")
+        yield File(f"{base}/{name}", f"{text}\n", 0o644 if name == "congestion_ctrl_alg" else 0o444, is_fixed)
     yield from (File(f"{base}/eids/eid{at}", f"{eid}\n") for at, eid in enumerate(device.eids))
     for port in device.ports:
         numbers = ("max_mtu", "active_mtu", "state", "active_width", "active_speed")

@@ -1,0 +1,78 @@
+"""The process behind some simulated nodes: ``python -m ubsim.daemon DIR NODE…``, started by ``ubnode sim up``.
+
+It says ``ready`` on stdout once every node's doors are open, or one line why not and exits 1. SIGTERM ends it.
+"""
+
+import os
+import selectors
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from ubhost.errors import HostFault, UbError
+from ubhost.kernel.netns import open_netns
+from ubhost.roots import Roots
+from ubsim import expansion, record
+from ubsim.hosts import hosts_of
+from ubsim.netdevs import Fabric, host_netdevs
+from ubsim.simulated_node import SimulatedNode
+
+READY = "ready"
+
+
+def main(argv: Sequence[str]) -> int:
+    folder, names = Path(argv[0]), argv[1:]
+    stop_r, stop_w = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+    signal.set_wakeup_fd(stop_w)
+    signal.signal(signal.SIGTERM, lambda *_: None)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # ^C is for whoever started us
+    try:
+        running = record.read(folder)
+        if running is None:
+            raise HostFault(f"{folder} has no super-node")
+        with selectors.DefaultSelector() as selector:
+            nodes = _boot(folder, running, names, selector)
+            _say(READY)
+            _serve(selector, stop_r)
+            for node in nodes:
+                node.close()
+    except UbError as error:
+        _say(str(error))
+        return 1
+    return 0
+
+
+def _boot(
+    folder: Path, running: record.Record, names: Sequence[str], selector: selectors.BaseSelector
+) -> list[SimulatedNode]:
+    super_node = expansion.load(folder / record.SCENARIO)
+    hosts = hosts_of(super_node, running.netdev_names())
+    fabric = Fabric(running.bridge)
+    nodes = []
+    for name in names:
+        node = super_node.node(name)
+        own = running.namespaces.get(name)
+        netns = None if own is None else open_netns(str(record.NETNS_FOLDER / own))
+        roots = Roots(record.root_of(folder, name))
+        nodes.append(SimulatedNode(super_node, node, hosts[name], roots, host_netdevs(running.netdevs, node), netns))
+    for simulated in nodes:
+        simulated.open(selector, fabric)
+    return nodes
+
+
+def _serve(selector: selectors.BaseSelector, stop: int) -> None:
+    selector.register(stop, selectors.EVENT_READ, None)
+    while True:
+        for key, _ in selector.select():
+            if key.fd == stop:
+                return
+            key.data()
+
+
+def _say(line: str) -> None:
+    os.write(1, line.encode() + b"\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,114 @@
+"""The IP side of simulated devices: veth ``ipourma<N>`` in the node's namespace, its peer in the super-node's bridge.
+
+A veth dies with the namespace it is in, where a real ipourma would return to the host; so whoever sees the peer go
+lays the cable again (``tend``). The address of an ipourma is its EID; a netdev that comes home has lost it and is
+given it again.
+
+Source: reference/ub.md section 2 (ipourma: one netdev per device, IPv6 only, IP == EID, MTU 4094).
+"""
+
+import errno
+from dataclasses import dataclass
+from ipaddress import IPv6Interface
+
+from ubhost.kernel.rtnl import Refused
+from ubsim.cables import Cables
+from ubsim.scenario import Node, SuperNode
+
+MTU = 4094
+BRIDGE = "ubsim"  # with a number
+FIRST_GROUP = 0x55420000  # link groups of our bridges, by their numbers
+PREFIX = 32  # the first word of a bonding EID is the super-node's id
+
+
+@dataclass(frozen=True, slots=True)
+class Netdev:
+    node: str
+    bonding: str
+    name: str  # at home
+    peer: str
+    address: str  # IPv6 with prefix length
+
+
+def number_netdevs(super_node: SuperNode, taken: frozenset[str]) -> tuple[Netdev, ...]:
+    """Give every bonding device its netdev, with the lowest numbers that are free in our namespace."""
+    found = []
+    number = 0
+    for node in super_node.nodes:
+        for device in node.devices:
+            while {f"ipourma{number}", f"ubp{number}"} & taken:
+                number += 1
+            address = IPv6Interface((device.bonding_eid.value, PREFIX))
+            found.append(Netdev(node.name, device.bonding, f"ipourma{number}", f"ubp{number}", str(address)))
+            number += 1
+    return tuple(found)
+
+
+class Fabric:
+    """The bridge of a super-node, in the namespace ``netns`` or ours, and the cables that hang on it."""
+
+    def __init__(self, bridge: str, netns: int | None = None) -> None:
+        self._here = Cables(netns, "the super-node")
+        self._bridge = bridge
+        self._group = FIRST_GROUP + int(bridge.removeprefix(BRIDGE))
+        self._index = 0
+
+    def close(self) -> None:
+        self._here.close()
+
+    def make_bridge(self) -> None:
+        self._here.add_bridge(self._bridge)
+        index = self._here.require(self._bridge).index
+        self._here.set_group(index, self._group)
+        self._here.set_up(index, up=True)
+
+    def is_laid(self, netdev: Netdev) -> bool:
+        return self._here.link(netdev.peer) is not None
+
+    def lay(self, netdev: Netdev, home: int | None) -> None:
+        """Join ``netdev`` to the bridge; its own end goes to the namespace ``home``, ours if ``None``.
+
+        Raises:
+            Refused: the kernel did not.
+        """
+        self._index = self._index or self._here.require(self._bridge).index
+        self._here.add_veth(netdev.name, netdev.peer, MTU)
+        peer = self._here.require(netdev.peer)
+        self._here.set_group(peer.index, self._group)
+        self._here.set_master(peer.index, self._index)
+        self._here.set_up(peer.index, up=True)
+        if home is not None:
+            self._here.move(self._here.require(netdev.name).index, home, netdev.name)
+
+    def remove(self) -> None:
+        """Remove the bridge and every cable on it, wherever the other ends are."""
+        self._here.delete_group(self._group)
+
+
+class Home:
+    """The netdevs of one node in its own namespace, open as ``netns``, or ours."""
+
+    def __init__(self, netns: int | None, label: str) -> None:
+        self._cables = Cables(netns, label)
+
+    def close(self) -> None:
+        self._cables.close()
+
+    def settle(self, netdev: Netdev) -> None:
+        """A netdev that is at home and lost its address gets it, and is up. One that is away is left alone."""
+        try:
+            link = self._cables.link(netdev.name)
+            if link is None:
+                return
+            address = IPv6Interface(netdev.address)
+            if address in self._cables.addresses(link.index):
+                return
+            self._cables.set_up(link.index, up=True)
+            self._cables.add_address(link.index, address)
+        except Refused as refused:
+            if refused.code not in (errno.ENODEV, errno.EEXIST):  # it left, or somebody was quicker
+                raise
+
+
+def host_netdevs(netdevs: tuple[Netdev, ...], node: Node) -> tuple[Netdev, ...]:
+    return tuple(netdev for netdev in netdevs if netdev.node == node.name)

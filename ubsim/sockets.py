@@ -1,0 +1,134 @@
+"""The doors of a simulated node: stream and packet sockets, one thread a connection, peers known by the kernel.
+
+Source: unix(7) (SO_PEERCRED, SCM_RIGHTS); reference/ub.md section 5 (at most 8 connections per uid).
+"""
+
+import contextlib
+import os
+import socket
+import struct
+import threading
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+from ubhost.errors import HostFault
+from ubhost.netlink import MAX_MESSAGE
+from ubhost.ubse import wire
+
+UCRED = struct.Struct("=iII")  # pid, uid, gid
+MAX_PER_UID = 8
+REQUEST_TIMEOUT_S = 60.0  # ubse.conf request.timeout
+
+
+def listen(path: Path, kind: socket.SocketKind, mode: int) -> socket.socket:
+    """Return a socket that listens at ``path`` with exactly ``mode``.
+
+    Raises:
+        HostFault: it cannot be made.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.unlink(missing_ok=True)
+    door = socket.socket(socket.AF_UNIX, kind | socket.SOCK_CLOEXEC)
+    before = os.umask(0o777 & ~mode)
+    try:
+        door.bind(str(path))
+        door.listen(64)
+    except OSError as error:
+        door.close()
+        raise HostFault(f"cannot listen at {path}: {error.strerror or error}") from error
+    finally:
+        os.umask(before)
+    return door
+
+
+def peer_uid(connection: socket.socket) -> int:
+    raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, UCRED.size)
+    return int(UCRED.unpack(raw)[1])
+
+
+def accept(door: socket.socket, serve: Callable[[socket.socket], None], name: str) -> None:
+    """Take one waiting connection and serve it on a thread of its own."""
+    try:
+        connection, _ = door.accept()
+    except OSError:  # it gave up, or the door closed
+        return
+
+    def run() -> None:
+        with connection, contextlib.suppress(OSError):  # a peer that hangs up is no fault of ours
+            serve(connection)
+
+    threading.Thread(target=run, name=name, daemon=True).start()
+
+
+def serve_kernel(connection: socket.socket, answer: Callable[[bytes, int | None, bool], bytes]) -> None:
+    """Answer netlink datagrams until the peer hangs up; descriptors live as long as their request."""
+    is_root = peer_uid(connection) == 0
+    while True:
+        request, descriptors, _, _ = socket.recv_fds(connection, MAX_MESSAGE, 4, socket.MSG_CMSG_CLOEXEC)
+        try:
+            if not request:
+                return
+            reply = answer(request, descriptors[0] if descriptors else None, is_root)
+        finally:
+            for descriptor in descriptors:
+                os.close(descriptor)
+        if reply:
+            connection.send(reply)
+
+
+class Ration:
+    """At most so many connections for each user."""
+
+    def __init__(self, limit: int = MAX_PER_UID) -> None:
+        self._limit = limit
+        self._held: Counter[int] = Counter()
+        self._lock = threading.Lock()
+
+    def take(self, uid: int) -> bool:
+        with self._lock:
+            if self._held[uid] >= self._limit:
+                return False
+            self._held[uid] += 1
+            return True
+
+    def give_back(self, uid: int) -> None:
+        with self._lock:
+            self._held[uid] -= 1
+
+
+def serve_ubse(connection: socket.socket, ration: Ration, call: Callable[[wire.Request, int], wire.Reply]) -> None:
+    """Answer one request; a user with too many connections is hung up on."""
+    uid = peer_uid(connection)
+    if not ration.take(uid):
+        return
+    try:
+        connection.settimeout(REQUEST_TIMEOUT_S)
+        try:
+            module, op, length = wire.request_header(_exactly(connection, wire.REQUEST.size))
+        except (EOFError, wire.Malformed):
+            return
+        with contextlib.suppress(EOFError):
+            connection.sendall(call(wire.Request(module, op, _exactly(connection, length)), uid).encode())
+    finally:
+        ration.give_back(uid)
+
+
+def _exactly(connection: socket.socket, size: int) -> bytes:
+    data = b""
+    while len(data) < size:
+        part = connection.recv(size - len(data))
+        if not part:
+            raise EOFError
+        data += part
+    return data
+
+
+def serve_lines(connection: socket.socket, answer: Callable[[bytes], bytes]) -> None:
+    """Answer one line with one line, for root only."""
+    if peer_uid(connection) != 0:
+        return
+    with connection.makefile("rwb") as stream:
+        for line in stream:
+            stream.write(answer(line) + b"\n")
+            stream.flush()

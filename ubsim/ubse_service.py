@@ -1,0 +1,201 @@
+"""The stand-in for UBSE: one request in, one reply out, over the state of one node.
+
+The codec is ``ubhost.ubse``'s, the rules are ``ubsim.ubse``'s. Operations of ``ubsectl`` that speak UBSE's internal
+serialisation (CLI_*, CLUSTER) are answered NOT_SUPPORTED.
+
+Source: reference/ub.md sections 5, 6.3 and 8.
+"""
+
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+
+from ubhost.errors import InvalidRequest
+from ubhost.provider import Bandwidth
+from ubhost.ubse import bodies
+from ubhost.ubse.status import Status
+from ubhost.ubse.wire import Malformed, Module, NodeOp, Reply, Request, UrmaOp
+from ubsim.faults import Faults, When
+from ubsim.kernel import Log
+from ubsim.scenario import Node, SuperNode
+from ubsim.ubcore import Refused
+from ubsim.ubse import Rejected, Ubse, Urma
+
+LEND_RATIO = 100  # per cent, UBSE's own default (system.pool.memory.ratio)
+OPERATIONS: dict[tuple[int, int], str] = {
+    (Module.URMA, UrmaOp.QOS_SET): "set_bandwidth",
+    (Module.URMA, UrmaOp.QOS_GET): "bandwidth",
+    (Module.URMA, UrmaOp.QOS_RESET): "reset_bandwidth",
+    (Module.URMA, UrmaOp.DEV_GET): "devices",
+    (Module.URMA, UrmaOp.DEV_ALLOC): "allocate",
+    (Module.URMA, UrmaOp.DEV_FREE): "free",
+    (Module.URMA, UrmaOp.ACTIVATE): "activate",
+    (Module.NODE, NodeOp.LIST): "nodes",
+    (Module.NODE, NodeOp.CPU_TOPO): "cpu_links",
+    (Module.NODE, NodeOp.NUMA_MEM): "numa_memory",
+    (Module.NODE, NodeOp.NODE_GET): "local_node",
+}
+"""What operations are called in the log and in faults."""
+
+Handler = Callable[[bytes, int], bytes]
+
+
+class Service:
+    """UBSE of one node. Safe for threads."""
+
+    def __init__(self, super_node: SuperNode, node: Node, *, faults: Faults, log: Log) -> None:
+        self.state = Ubse({device.name: device for device in handed_out(node)})
+        self._super_node = super_node
+        self._node = node
+        self._faults = faults
+        self._log = log
+        self._lock = threading.Lock()
+        self._handlers: dict[tuple[int, int], Handler] = {
+            (Module.URMA, UrmaOp.DEV_GET): self._devices,
+            (Module.URMA, UrmaOp.DEV_ALLOC): self._allocate,
+            (Module.URMA, UrmaOp.DEV_FREE): self._free,
+            (Module.URMA, UrmaOp.QOS_SET): self._limit,
+            (Module.URMA, UrmaOp.QOS_GET): self._limit_of,
+            (Module.URMA, UrmaOp.QOS_RESET): self._unlimit,
+            (Module.URMA, UrmaOp.ACTIVATE): self._activate,
+            (Module.NODE, NodeOp.LIST): self._nodes,
+            (Module.NODE, NodeOp.NODE_GET): self._local_node,
+            (Module.NODE, NodeOp.CPU_TOPO): self._cpu_links,
+            (Module.NODE, NodeOp.NUMA_MEM): self._numa_memory,
+        }
+
+    def call(self, request: Request, uid: int) -> Reply:
+        """Answer one request of user ``uid``."""
+        key = (request.module, request.op)
+        operation = OPERATIONS.get(key, f"module {request.module} op {request.op}")
+        device = _device(request)
+        try:
+            handler = self._handlers.get(key)
+            if handler is None:
+                raise Rejected(Status.NOT_SUPPORTED, f"the simulator has no {operation}")
+            self._faults.meet(operation, device)
+            with self._lock:
+                body = handler(request.body, uid)
+            self._faults.meet(operation, device, When.AFTER)
+        except Rejected as rejected:
+            status = rejected.code
+        except Refused:  # a fault on order speaks in errnos
+            status = Status.ENGINE_INTERNAL
+        except (Malformed, InvalidRequest):
+            status = Status.INVALID_ARG
+        else:
+            self._log.add(operation, device, f"uid={uid}")
+            return Reply(Status.SUCCESS, body)
+        self._log.add(operation, device, f"uid={uid}", status.name)
+        return Reply(status)
+
+    def change(self, change: Callable[[Ubse], Ubse]) -> None:
+        """Let something happen that no client asked for: hot plug, health."""
+        with self._lock:
+            self.state = change(self.state)
+
+    def set_health(self, name: str, *, healthy: bool) -> None:
+        self.change(lambda state: state.changed(replace(state.named(name), is_healthy=healthy)))
+
+    # URMA
+
+    def _devices(self, body: bytes, _: int) -> bytes:
+        shared = bodies.decode_urma_type(body)
+        found = [device for _, device in sorted(self.state.devices.items()) if device.is_unique is not shared]
+        return bodies.encode_urma_list(bodies.UrmaInfo(d.name, d.is_healthy, d.hw_res_id) for d in found)
+
+    def _allocate(self, body: bytes, uid: int) -> bytes:
+        name = bodies.decode_urma_name(body)
+        self.state = self.state.allocate(name, uid)
+        device = self.state.named(name)
+        return bodies.UrmaPaths(device.bonding, device.members, device.eid).encode()
+
+    def _free(self, body: bytes, uid: int) -> bytes:
+        self.state = self.state.free(bodies.decode_urma_name(body), uid)
+        return b""
+
+    def _limit(self, body: bytes, uid: int) -> bytes:
+        asked = bodies.QosSet.decode(body)
+        self.state = self.state.limit(asked.name, Bandwidth(asked.min_mbps, asked.max_mbps), uid)
+        return b""
+
+    def _limit_of(self, body: bytes, _: int) -> bytes:
+        limits = self.state.limit_of(bodies.decode_urma_name(body))
+        return bodies.encode_limits(limits.min_mbps, limits.max_mbps)
+
+    def _unlimit(self, body: bytes, uid: int) -> bytes:
+        self.state = self.state.unlimit(bodies.decode_urma_name(body), uid)
+        return b""
+
+    def _activate(self, body: bytes, _: int) -> bytes:
+        self.state = self.state.activate(bodies.decode_urma_name(body))
+        return b""
+
+    # NODE
+
+    def _nodes(self, _: bytes, __: int) -> bytes:
+        return bodies.encode_node_list(_info(node) for node in self._super_node.nodes)
+
+    def _local_node(self, _: bytes, __: int) -> bytes:
+        return _info(self._node).encode()
+
+    def _cpu_links(self, _: bytes, __: int) -> bytes:
+        nodes = {node.name: node for node in self._super_node.nodes}
+        found = {
+            bodies.CpuLink(
+                nodes[link.a.node].slot_id,
+                _socket(nodes[link.a.node], link.a.chip, link.a.die),
+                nodes[link.b.node].slot_id,
+                _socket(nodes[link.b.node], link.b.chip, link.b.die),
+            )
+            for link in self._super_node.links
+            if link.is_up and link.b.node in nodes
+        }
+        order = sorted(found, key=lambda k: (k.slot_id, k.socket_id, k.peer_slot_id, k.peer_socket_id))
+        return bodies.encode_cpu_links(order)
+
+    def _numa_memory(self, body: bytes, _: int) -> bytes:
+        slot = bodies.decode_slot(body)
+        node = next((node for node in self._super_node.nodes if node.slot_id == slot), None)
+        if node is None:
+            raise Rejected(Status.ENGINE_NOT_EXIST, f"no node sits in slot {slot}")
+        return bodies.encode_numa_memory(
+            bodies.NumaMemory(
+                slot, at % 2, numa.id, numa.borrowed_from is not None, LEND_RATIO, numa.memory, numa.memory,
+                numa.hugepages_2m, numa.hugepages_2m,
+            )
+            for at, numa in enumerate(node.numa)
+        )  # fmt: skip
+
+
+def handed_out(node: Node) -> list[Urma]:
+    """Return what UBSE of ``node`` hands out: every bonding device but the host's own."""
+    return [
+        Urma(
+            name=device.name,
+            bonding=device.bonding,
+            members=device.members,
+            eid=device.bonding_eid,
+            hw_res_id=number,
+            is_unique=device.is_unique,
+            is_healthy=device.is_healthy,
+            is_active=device.is_active,
+        )
+        for number, device in enumerate(node.devices)
+        if device.name is not None
+    ]
+
+
+def _info(node: Node) -> bodies.NodeInfo:
+    return bodies.NodeInfo(node.slot_id, (0, 1), node.host_name)
+
+
+def _socket(node: Node, chip: int, die: int) -> int:
+    """The dies of a machine are spread over its two sockets, in order."""
+    return node.dies.index((chip, die)) * 2 // len(node.dies)
+
+
+def _device(request: Request) -> str:
+    if request.module != Module.URMA or request.op == UrmaOp.DEV_GET:
+        return ""
+    return request.body.partition(b"\0")[0][: bodies.URMA_NAME].decode(errors="replace")
