@@ -27,7 +27,7 @@ from cni_ub.release import holds_in_pod, release
 from cni_ub.results import Result
 from cni_ub.steps import Step
 from ubhost.apply import apply
-from ubhost.errors import Conflict, HostFault, InvalidRequest, NotFound, UbError, Unsupported
+from ubhost.errors import Busy, Conflict, HostFault, InvalidRequest, NotFound, UbError, Unsupported
 from ubhost.kernel import netns
 from ubhost.model import Interface, Link, Route
 from ubhost.provider import Device, Sharing
@@ -104,11 +104,15 @@ def _release_stale(host: Host, record: Record) -> None:
 
     Raises:
         HostFault: the device could not be taken back.
+        Busy: the kernel has not returned the netdev yet.
     """
     LOG.info("a stale attachment is released", extra={"device": record.device, "of": record.container})
-    problems = release(host, record, None, None)
-    if problems:
-        raise HostFault(f"{record.device} is still half with container {record.container}: {'; '.join(problems)}")
+    outcome = release(host, record, None, None)
+    if outcome.problems:
+        why = "; ".join(outcome.problems)
+        raise HostFault(f"{record.device} is still half with container {record.container}: {why}")
+    if outcome.is_pending:
+        raise Busy(f"the netdev of {record.device} has not come back from the pod of container {record.container} yet")
     try:
         if ipam := remembered_ipam(host, record):
             ipam.delete()

@@ -48,7 +48,7 @@ def release_dead(host: Host, record: Record) -> list[str]:
         ):
             if record not in host.ledger.of_attachment(record.container, record.ifname):  # it changed meanwhile
                 return []
-            return release(host, record, None, remembered_ipam(host, record))
+            return release(host, record, None, remembered_ipam(host, record)).problems
     except UbError as error:
         return [str(error)]
 

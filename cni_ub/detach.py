@@ -36,7 +36,7 @@ def delete(host: Host, request: Request, pod: int | None) -> None:
             with host.ledger.device_lock(record.device, PATIENCE):
                 if record.is_damaged or record in host.ledger.of_attachment(request.container, request.ifname):
                     ipam = ipam_of(host, request) or remembered_ipam(host, record)
-                    problems += release(host, record, pod, ipam)
+                    problems += release(host, record, pod, ipam).problems
         if not records:  # an ADD that failed early may have left addresses behind
             problems += _delete_addresses(host, request)
     if problems:

@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Self
 
 from cni_ub.errors import NamespaceRefused
-from cni_ub.plan import Held, Seen, Wanted, read_mark
+from cni_ub.plan import Held, Seen, Wanted, fallback_name, read_mark
 from cni_ub.steps import (
     Address,
     Altname,
@@ -127,6 +127,26 @@ class Node:
         if named and _is_ours_on_host(named, held):
             return named
         return next((link for link in self._host.links() if _is_ours_on_host(link, held)), None)
+
+    def fetch_stray(self, held: Held) -> bool:
+        """Bring our netdev to the host if the pod moved it on, into a namespace that it made; whether it was found."""
+        if self.pod is None:
+            return False
+        for inode in netns.living() - {netns.inode(self.pod), netns.inode(self._here)}:
+            fd = netns.find_netns(inode)
+            if fd is None:
+                continue
+            try:
+                with Rtnl(fd, label=f"net:[{inode}]") as elsewhere:
+                    for link in elsewhere.links():
+                        if _is_stray(link, held):
+                            elsewhere.move(link.index, self._here, fallback_name(link))
+                            return True
+            except HostFault:  # it died while we looked
+                continue
+            finally:
+                os.close(fd)
+        return False
 
     # What is done
 
@@ -269,12 +289,19 @@ def _is_ours_in_pod(link: Link, held: Held) -> bool:
     return bool(found and found.name == held.link.name)
 
 
+def _is_stray(link: Link, held: Held) -> bool:
+    found = read_mark(link.alias)
+    return bool(found and held.link and found.name == held.link.name and link.mac == held.link.mac)
+
+
 def _is_ours_on_host(link: Link, held: Held) -> bool:
     found = read_mark(link.alias)
     if held.link is None:
         return bool(found and held.netdev == found.name)
     if found:
         return found.name == held.link.name
+    if link.name == held.link.name == held.netdev:  # never moved, or made anew
+        return True
     return link.mac == held.link.mac and link.index in (held.link.index, held.link.pod_index)
 
 

@@ -8,9 +8,10 @@ Source: design section 4; reference/cni.md section 4, A and C.
 
 import logging
 import os
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from ipaddress import ip_interface
 
 from cni_ub.host import Host
@@ -20,27 +21,37 @@ from cni_ub.plan import Held, Release, Seen, plan_release
 from cni_ub.steps import Step
 from ubhost.errors import InvalidRequest, NotFound, UbError
 from ubhost.kernel import netns
-from ubhost.provider import Bandwidth, Device, Provider
+from ubhost.provider import Bandwidth, Device, Provider, Sharing
 from ubhost.record import Record, State
 
 LOG = logging.getLogger("cni_ub")
+HOME_PATIENCE = 2.0  # seconds
 
 
-def release(host: Host, record: Record, pod: int | None, ipam: Ipam | None) -> list[str]:
-    """Give back all of one attachment; its locks are held. Return what could not be done.
+@dataclass(slots=True)
+class Outcome:
+    """What became of a release: ``problems`` in words; ``is_pending``: the kernel has not returned the netdev yet."""
+
+    problems: list[str] = field(default_factory=list)
+    is_pending: bool = False
+
+
+def release(host: Host, record: Record, pod: int | None, ipam: Ipam | None) -> Outcome:
+    """Give back all of one attachment; its locks are held.
 
     Args:
         pod: the namespace that the runtime named, if it named one.
         ipam: the delegate to release the addresses with; ``None`` if the attachment has none.
     """
-    problems: list[str] = []
+    outcome = Outcome()
+    problems = outcome.problems
     with ExitStack() as stack:
         plan, node = Release(), None
         try:
             node = stack.enter_context(_node_of(host, record, pod))
-            held = held_by(record, node.provider)
+            held = held_by(host, record, node)
             record = replace(record, members=held.members)
-            plan = plan_release(held, _observe(node, held, record, problems))
+            plan = plan_release(held, _observe(node, held, record, outcome))
             problems += _do(node, plan.quiet)
         except UbError as error:
             problems.append(str(error))
@@ -48,19 +59,33 @@ def release(host: Host, record: Record, pod: int | None, ipam: Ipam | None) -> l
             if node:
                 problems += _do(node, plan.home)
                 problems += _do(node, plan.limits)
-    _settle(host, record, problems)
-    return problems
+    _settle(host, record, outcome)
+    return outcome
 
 
-def _observe(node: Node, held: Held, record: Record, problems: list[str]) -> Seen:
+def _observe(node: Node, held: Held, record: Record, outcome: Outcome) -> Seen:
     """Look at the link and at the device; when the driver cannot be asked, the link is brought home all the same."""
     name = record.link.pod_name if record.link and record.link.pod_name else record.ifname
     seen = node.observe_held(held, name)
+    if held.link and not (seen.pod or seen.host):
+        if node.fetch_stray(held) or _await_home(node, held):
+            seen = node.observe_held(held, name)
+        outcome.is_pending = bool(held.netdev) and seen.host is None
     try:
         return node.observe_device(seen, held.members, held.device if held.limit else "")
     except UbError as error:
-        problems.append(str(error))
+        outcome.problems.append(str(error))
         return seen
+
+
+def _await_home(node: Node, held: Held) -> bool:
+    """The kernel returns the netdevs of a dead namespace when it comes round to it; give it a moment."""
+    deadline = time.monotonic() + HOME_PATIENCE
+    while held.netdev and time.monotonic() < deadline:
+        if node.observe_held(held, "").host:
+            return True
+        time.sleep(0.01)
+    return False
 
 
 @contextmanager
@@ -93,17 +118,31 @@ def _open_pod(host: Host, record: Record, given: int | None) -> int | None:
     return netns.find_netns(record.netns_inode)
 
 
-def held_by(record: Record, provider: Provider) -> Held:
-    """Say what an attachment took. The provider fills in for a record that is lost."""
-    device = next((device for device in provider.devices() if device.id == record.device), None)
-    members = record.members or (device.members if device and record.is_damaged else ())
+def held_by(host: Host, record: Record, node: Node) -> Held:
+    """Say what an attachment took. For a record that is lost, the provider and the pod itself fill in."""
+    device = _device_of(record, node.provider)
+    members = record.members or (_members_in(host, record, node, device) if record.is_damaged else ())
     limit = Bandwidth(*record.limit_mbps) if record.limit_mbps else None
     addresses = tuple(ip_interface(text) for text in record.link.addresses) if record.link else ()
-    return Held(record.device, members, record.link, _netdev(device), limit, addresses)
+    return Held(record.device, members, record.link, device.netdev or "" if device else "", limit, addresses)
 
 
-def _netdev(device: Device | None) -> str:
-    return device.netdev or "" if device else ""
+def _device_of(record: Record, provider: Provider) -> Device | None:
+    try:
+        return next((device for device in provider.devices() if device.id == record.device), None)
+    except UbError as error:
+        LOG.warning("devices cannot be listed", extra={"error": str(error)})
+        return None
+
+
+def _members_in(host: Host, record: Record, node: Node, device: Device | None) -> tuple[str, ...]:
+    """Return the kernel devices of a lost record: all that the pod sees and no other attachment put there."""
+    if device and device.members:
+        return device.members
+    if node.pod is None or node.provider.sharing() is not Sharing.EXCLUSIVE:
+        return ()
+    others = {name for other in host.ledger.of_container(record.container) for name in other.members}
+    return tuple(name for name in node.provider.exposed(node.pod) if name not in others)
 
 
 def _do(node: Node, steps: Iterable[Step]) -> list[str]:
@@ -133,15 +172,16 @@ def _deleting(ipam: Ipam | None, problems: list[str]) -> Iterator[None]:
         problems.append(str(error))
 
 
-def _settle(host: Host, record: Record, problems: list[str]) -> None:
+def _settle(host: Host, record: Record, outcome: Outcome) -> None:
     try:
-        if problems:
-            LOG.warning("an attachment is not wholly released", extra={"device": record.device, "problems": problems})
+        if outcome.problems or outcome.is_pending:
+            extra = {"device": record.device, "problems": outcome.problems, "pending": outcome.is_pending}
+            LOG.warning("an attachment is not wholly released", extra=extra)
             host.ledger.write(replace(record, state=State.DETACHING, is_damaged=False))
         else:
             host.ledger.remove(record)
     except UbError as error:
-        problems.append(str(error))
+        outcome.problems.append(str(error))
 
 
 def holds_in_pod(host: Host, record: Record) -> bool:
@@ -150,9 +190,19 @@ def holds_in_pod(host: Host, record: Record) -> bool:
         with _node_of(host, record, None) as node:
             if node.pod is None:
                 return False
-            held = held_by(record, node.provider)
+            held = held_by(host, record, node)
             seen = node.observe_held(held, record.link.pod_name if record.link else record.ifname)
             return node.observe_device(seen, held.members, "").is_in_pod
     except UbError as error:  # who cannot be looked at is taken to be alive
+        LOG.warning("an attachment cannot be looked at", extra={"device": record.device, "error": str(error)})
+        return True
+
+
+def lives(host: Host, record: Record) -> bool:
+    """Whether the network namespace of a record is still there."""
+    try:
+        with _node_of(host, record, None) as node:
+            return node.pod is not None
+    except UbError as error:
         LOG.warning("an attachment cannot be looked at", extra={"device": record.device, "error": str(error)})
         return True

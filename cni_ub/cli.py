@@ -1,0 +1,73 @@
+"""``ubnode attachments``: which pod holds which device, since when, and what is wrong with it."""
+
+import argparse
+import json
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from cni_ub.host import Host
+from cni_ub.reconcile import Finding, inspect, repair
+from ubhost import providers
+from ubhost.ledger import Ledger
+from ubhost.provider import Provider
+from ubhost.roots import Roots
+
+COLUMNS = ("DEVICE", "POD", "CONTAINER", "INTERFACE", "NETWORK", "ADDRESSES", "SINCE", "STATE")
+
+
+def main(argv: Sequence[str]) -> int:
+    """Print the table; return 1 if something could not be repaired."""
+    arguments = _parser().parse_args(argv)
+    roots = Roots.from_environ()
+    host = Host(roots, Ledger(roots), lambda: _choose(roots), is_short_lived=True)
+    findings = repair(host) if arguments.repair else inspect(host)
+    rows = [_row(finding, repaired=arguments.repair) for finding in findings]
+    if arguments.json:
+        print(json.dumps({"attachments": rows}, indent=2))
+    elif rows:
+        _print_table([tuple(str(row[column.lower()]) for column in COLUMNS) for row in rows])
+    else:
+        print("no attachments")
+    for finding in findings:
+        for problem in finding.problems:
+            print(f"{finding.record.device}: {problem}")
+    return 1 if any(finding.problems for finding in findings) else 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="ubnode attachments", description="Which pod holds which UB device.")
+    parser.add_argument("--json", action="store_true", help="one JSON document")
+    parser.add_argument("--repair", action="store_true", help="release the devices of pods that are gone")
+    return parser
+
+
+def _choose(roots: Roots) -> Provider:
+    return providers.choose(roots)
+
+
+def _row(finding: Finding, *, repaired: bool) -> dict[str, Any]:
+    record = finding.record
+    state = finding.condition.value
+    if repaired and finding.condition.is_repairable:
+        state = f"{'not repaired' if finding.problems else 'repaired'}: {state}"
+    return {
+        "device": record.device,
+        "pod": record.pod or "-",
+        "container": record.container,
+        "interface": (record.link.pod_name if record.link else "") or record.ifname,
+        "network": record.network or "-",
+        "addresses": ",".join(ip["address"] for ip in record.given.get("ips", ())) or "-",
+        "eids": [eid for _, _, eid in record.eids],
+        "netns": record.netns,
+        "since": datetime.fromtimestamp(record.since, UTC).isoformat(timespec="seconds") if record.since else "-",
+        "state": state,
+        "problems": list(finding.problems),
+    }
+
+
+def _print_table(rows: Sequence[tuple[str, ...]]) -> None:
+    short = [(row[0], row[1], row[2][:13], *row[3:]) for row in rows]
+    widths = [max(len(row[at]) for row in (COLUMNS, *short)) for at in range(len(COLUMNS))]
+    for row in (COLUMNS, *short):
+        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
