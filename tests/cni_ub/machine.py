@@ -151,6 +151,14 @@ class Machine:
         self.pods.remove(name)
         self.provider.netns_gone(inode)
 
+    def bring_home(self, pod: str, name: str) -> None:
+        """Do what the kernel does with hardware when a namespace dies: the netdev returns, under the name it has."""
+        with Path(f"/run/netns/{pod}").open("rb") as netns, Rtnl(netns.fileno()) as rtnl:
+            link = rtnl.link(name)
+            assert link
+            with Path("/proc/self/ns/net").open("rb") as home:
+                rtnl.move(link.index, home.fileno(), name)
+
     def conf(self, **keys: Any) -> dict[str, Any]:
         return {"cniVersion": "1.1.0", "name": "ubnet", "type": "ub-cni", "deviceID": "urma_1", **keys}
 

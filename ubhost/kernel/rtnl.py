@@ -147,7 +147,7 @@ class Rtnl:
         self._altname(RTM_NEWLINKPROP, NLM_F_EXCL | NLM_F_CREATE | NLM_F_APPEND, index, name)
 
     def remove_altname(self, index: int, name: str) -> None:
-        self._altname(RTM_DELLINKPROP, NLM_F_EXCL, index, name)
+        self._altname(RTM_DELLINKPROP, 0, index, name)  # NLM_F_EXCL would mean "bulk" here
 
     def move(self, index: int, netns: int, name: str) -> None:
         """Move a link to the namespace ``netns``, where it is called ``name``: one request, one grace period.
