@@ -1,0 +1,248 @@
+"""The devices of this node as the agent knows them now, and the word to everybody when that changes.
+
+``observe`` looks once and returns plain values. ``Inventory`` looks again when something hints at a change, hands
+what it found to those who write it down (CDI, DeviceInfo, node features) and only then to those who announce it
+(kubelet), so that nobody is told of a device which a container could not be given yet.
+"""
+
+import logging
+import re
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from cni_ub.agent import deviceid
+from cni_ub.agent.allocation import Place, natural
+from cni_ub.agent.health import faults
+from cni_ub.agent.service import Loop
+from ubhost.errors import UbError
+from ubhost.ledger import Ledger
+from ubhost.model import Position, UrmaDevice
+from ubhost.provider import Device, Kind, Provider
+from ubhost.record import Record
+from ubhost.roots import Roots
+from ubhost.sysfs import read_host
+from ubhost.topology import Die, Topology, topology
+
+GLANCE_S = 1.0  # a change of what raises no event is seen within this
+LOOK_S = 10.0  # everything is read again after this, whatever the glances said
+_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?")  # also a legal name in CDI
+_LONGEST = deviceid.MAX - len("::9999")
+UNKNOWN = Place()
+NOWHERE = Position()
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Who has a device now. ``pod`` is namespace/name, empty where the runtime did not tell."""
+
+    container: str
+    ifname: str
+    pod: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceState:
+    """One device with everything that others ask about it."""
+
+    device: Device
+    place: Place = UNKNOWN
+    faults: tuple[str, ...] = ()
+    holder: Holder | None = None
+    members: tuple[UrmaDevice, ...] = ()  # those that the host sees
+
+    @property
+    def is_healthy(self) -> bool:
+        return not self.faults
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """All devices, by name in natural order, and the dies they sit on. ``version`` grows with each change."""
+
+    devices: tuple[DeviceState, ...] = ()
+    dies: tuple[Die, ...] = ()
+    position: Position = NOWHERE
+    version: int = 0
+
+    @property
+    def by_id(self) -> dict[str, DeviceState]:
+        return {state.device.id: state for state in self.devices}
+
+
+def observe(
+    provider: Provider, roots: Roots, records: Callable[[], Iterable[Record]], before: Mapping[str, DeviceState]
+) -> Snapshot:
+    """Look at every device.
+
+    A device that a pod holds is never dropped: an RDMA device moves out of the host's sight, and a device that was
+    pulled out is still the pod's. ``before`` tells what it was. ``records`` is asked before and after the host is read:
+    an attachment that came or went meanwhile must not look like lost EIDs.
+
+    Raises:
+        UbError: the provider or sysfs cannot be read.
+    """
+    were_held = {record.device for record in records()}
+    devices = {device.id: device for device in provider.devices() if _is_sound(device.id)}
+    found = topology(read_host(roots))
+    kernel = None if provider.kind is Kind.RDMA else found.devices
+    held = {record.device: record for record in records()}
+    states = [
+        DeviceState(
+            device,
+            _place(device, found),
+            faults(device, kernel, held=device.id in held or device.id in were_held),
+            _holder(held.get(device.id)),
+            tuple(found.devices[name] for name in device.members if name in found.devices),
+        )
+        for device in devices.values()
+    ]
+    for name, record in held.items():
+        if name not in devices:
+            last = before[name].device if name in before else Device(name, record.members)
+            away = () if provider.kind is Kind.RDMA else (f"{name} is gone",)
+            states.append(DeviceState(last, faults=away, holder=_holder(record)))
+    states.sort(key=lambda state: natural(state.device.id))
+    return Snapshot(tuple(states), found.dies, found.position)
+
+
+def _is_sound(name: str) -> bool:
+    """UBSE and the driver name devices as they like; kubelet, CDI and file names cannot take every name."""
+    if len(name) <= _LONGEST and _NAME.fullmatch(name):
+        return True
+    log.warning("a device has a name that kubelet or CDI cannot take", extra={"device": name[:200]})
+    return False
+
+
+def _place(device: Device, found: Topology) -> Place:
+    dies = sorted({die.controller for member in device.members if (die := found.die_of(member))})
+    return Place(device.numa, "+".join(dies) or None, found.planes_of(device.members))
+
+
+def _holder(record: Record | None) -> Holder | None:
+    return Holder(record.container, record.ifname, record.pod) if record else None
+
+
+Writer = Callable[[Snapshot], None]
+
+
+class Inventory:
+    """Keeps the snapshot. ``glance`` returns something cheap that differs when a full look is worth it."""
+
+    name = "devices"
+
+    def __init__(
+        self,
+        provider: Callable[[], Provider],
+        roots: Roots,
+        ledger: Ledger,
+        glance: Callable[[], object],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._choose = provider
+        self._provider: Provider | None = None
+        self._roots = roots
+        self._ledger = ledger
+        self._glance = glance
+        self._clock = clock
+        self._writers: list[Writer] = []
+        self._unwritten = True
+        self._changed = threading.Condition()
+        self._snapshot = Snapshot()
+        self._seen: object = None
+        self._looked_at = float("-inf")
+        self._loop = Loop(self.name, self._turn, GLANCE_S)
+
+    def before_announcing(self, writer: Writer) -> None:
+        """Have ``writer`` called with each new snapshot before anybody is told. It must be safe to repeat."""
+        self._writers.append(writer)
+
+    def start(self) -> None:
+        self._loop.start()
+
+    def stop(self) -> None:
+        self._loop.stop()
+        self.wake_waiters()
+
+    def ready(self) -> str | None:
+        return self._loop.trouble
+
+    def wake(self) -> None:
+        """Look soon: an event said that something changed."""
+        self._looked_at = float("-inf")
+        self._loop.wake()
+
+    def wake_waiters(self) -> None:
+        with self._changed:
+            self._changed.notify_all()
+
+    @property
+    def snapshot(self) -> Snapshot:
+        return self._snapshot
+
+    def wait(self, version: int, timeout_s: float) -> Snapshot:
+        """Return the snapshot as soon as it is newer than ``version``, or after ``timeout_s`` or ``wake_waiters``."""
+        with self._changed:
+            if self._snapshot.version == version:
+                self._changed.wait(timeout_s)
+            return self._snapshot
+
+    def look(self) -> None:
+        """Look now, write down and announce what changed.
+
+        Raises:
+            UbError: the host cannot be read, or what changed cannot be written down; it is tried again next time.
+        """
+        self._provider = self._provider or self._choose()
+        before = self._snapshot
+        now = observe(self._provider, self._roots, self._ledger.records, before.by_id)
+        if replace(now, version=before.version) != before or not before.version:
+            self._unwritten = True
+            _log_changes(before.by_id, now.devices)
+        snapshot = replace(now, version=before.version + 1) if self._unwritten else before
+        failures = self._write(snapshot) if self._unwritten else []
+        self._unwritten = bool(failures)
+        with self._changed:
+            self._snapshot = snapshot
+            self._changed.notify_all()
+        if failures:
+            raise failures[0]
+
+    def _turn(self) -> None:
+        seen, now = self._glance(), self._clock()
+        if seen == self._seen and now - self._looked_at < LOOK_S and not self._unwritten:
+            return
+        self._looked_at = now  # before the look: an event during it asks for another
+        self.look()
+        self._seen = seen
+
+    def _write(self, snapshot: Snapshot) -> list[UbError]:
+        failures: list[UbError] = []
+        for writer in self._writers:
+            try:
+                writer(snapshot)
+            except UbError as error:
+                failures.append(error)
+        return failures
+
+
+def _log_changes(before: dict[str, DeviceState], devices: Iterable[DeviceState]) -> None:
+    for state in devices:
+        was = before.pop(state.device.id, None)
+        if was is None or was.faults != state.faults:
+            _log_health(state, is_new=was is None)
+    for name in before:
+        log.warning("a device is gone", extra={"device": name})
+
+
+def _log_health(state: DeviceState, *, is_new: bool) -> None:
+    extra = {"device": state.device.id, "pod": state.holder.pod if state.holder else ""}
+    if state.faults:
+        log.warning("a device is unhealthy", extra={**extra, "why": "; ".join(state.faults)})
+    elif is_new:
+        log.info("a device was found", extra=extra)
+    else:
+        log.info("a device is healthy again", extra=extra)

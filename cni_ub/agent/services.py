@@ -1,0 +1,73 @@
+"""The parts of the agent beside its socket, put together. Whoever starts them stops them in reverse order."""
+
+from collections.abc import Callable
+
+from cni_ub.agent.cdi import CdiFile
+from cni_ub.agent.deviceinfo import DeviceInfoFiles
+from cni_ub.agent.deviceplugin import DevicePlugin, assign, ids
+from cni_ub.agent.glance import Glance
+from cni_ub.agent.inventory import Inventory, Snapshot
+from cni_ub.agent.registration import KubeletRegistration
+from cni_ub.agent.service import Service
+from cni_ub.agent.settings import Resource, Settings
+from ubhost.ledger import Ledger
+from ubhost.provider import Device, Provider
+from ubhost.roots import Roots
+
+
+def services(settings: Settings, roots: Roots, choose: Callable[[], Provider], ledger: Ledger) -> tuple[Service, ...]:
+    """Return the parts in the order in which they start: first what looks, then what tells."""
+    inventory = Inventory(choose, roots, ledger, Glance(roots))
+    plugins = _device_plugins(settings, roots, inventory) if settings.kubelet.is_used else ()
+    return (inventory, *plugins)
+
+
+def _device_plugins(settings: Settings, roots: Roots, inventory: Inventory) -> list[Service]:
+    resources = settings.resources
+    cdi, info = CdiFile(roots), DeviceInfoFiles(roots, [resource.name for resource in resources])
+
+    def write_cdi(snapshot: Snapshot) -> None:
+        offered = assign(resources, snapshot.devices).values()
+        cdi.update(state.device for states in offered for state in states)
+
+    inventory.before_announcing(write_cdi)
+    inventory.before_announcing(lambda snapshot: info.update(_by_id(resources, snapshot)))
+    folder = roots.root / settings.kubelet.folder.lstrip("/")
+    registrations: list[Service] = [
+        KubeletRegistration(
+            folder,
+            settings.kubelet.registration,
+            lambda resource=resource: DevicePlugin(resource, resources, inventory, write_cdi),  # type: ignore[misc]
+            resource.name,
+        )
+        for resource in resources
+    ]
+    return [*registrations, Leftovers(info)]
+
+
+def _by_id(resources: tuple[Resource, ...], snapshot: Snapshot) -> dict[tuple[str, str], Device]:
+    offered = assign(resources, snapshot.devices)
+    return {
+        (resource.name, id_): state.device
+        for resource in resources
+        for state in offered[resource.name]
+        for id_ in ids(resource, state.device.id)
+    }
+
+
+class Leftovers:
+    """Removes the DeviceInfo files when the agent stops. The CDI file stays: containers restart without us too."""
+
+    name = "device info"
+
+    def __init__(self, info: DeviceInfoFiles) -> None:
+        self._info = info
+
+    def start(self) -> None:
+        """Nothing to do: the files are written when the devices are known."""
+
+    def stop(self) -> None:
+        self._info.remove()
+
+    def ready(self) -> str | None:
+        return None
