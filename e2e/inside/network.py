@@ -25,6 +25,13 @@ def write_conflist(*plugins: Mapping[str, Any], version: str = "1.0.0") -> None:
     temporary.replace(CONFLIST)
 
 
+def install_plugin(name: str, target: Path) -> None:
+    """Let the runtime find an executable under a name, as an installer does: by a link."""
+    link = Path("/opt/cni/bin") / name
+    link.unlink(missing_ok=True)
+    link.symlink_to(target)
+
+
 def in_netns(netns: Path, *command: str) -> str:
     """Return what a command of the node prints when it runs in a network namespace."""
     done = subprocess.run(["nsenter", f"--net={netns}", *command], capture_output=True, text=True, check=False)

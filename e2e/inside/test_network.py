@@ -1,0 +1,114 @@
+"""ub-cni with a real containerd: pods of the cluster network that also hold a UB device.
+
+The UB host is simulated; containerd, namespaces, links, addresses and cgroups are real (level: stand-in).
+"""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc
+import pytest
+
+from e2e.inside.cri import Pod, Runtime
+from e2e.inside.host import Belongings, attachments, eids_in, simulated_host, ubnode
+from e2e.inside.network import BRIDGE, PORTMAP, install_plugin, links, write_conflist
+from e2e.inside.programs import BUNDLE
+
+DEVICE = "urma_1"
+KERNEL_DEVICES = {"bonding_dev_1", "udma2", "udma3"}  # urma_1: a bonding device over one entity on each die
+EIDS = 21  # 1 of the bonding device, 10 of each entity
+NOTHING = """#!/usr/bin/python3
+import json, os, sys
+if os.environ["CNI_COMMAND"] == "ADD":
+    print(json.dumps(json.load(sys.stdin)["prevResult"]))
+"""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def ub_host() -> Iterator[None]:
+    install_plugin("ub-cni", BUNDLE / "ub-cni")
+    with simulated_host(devices=4):
+        yield
+
+
+def ub_cni(device: str = DEVICE) -> dict[str, object]:
+    return {"type": "ub-cni", "deviceID": device}
+
+
+def check_holds_device(pod: Pod) -> None:
+    """The pod has the device: in its namespace by the driver's own view, and as a link that left the host."""
+    seen = eids_in(pod)
+    assert set(seen) >= KERNEL_DEVICES, "the kernel devices are exposed in the pod's namespace"
+    assert sum(len(eids) for eids in seen.values()) == EIDS, "and their EIDs belong to it"
+    assert "ub0" in links(pod.netns), "the device's netdev is in the pod"
+    assert "ipourma1" not in links(), "and not on the host"
+
+
+def check_reaches(runtime: Runtime, client: Pod, server: Pod) -> None:
+    code, said = runtime.execute(runtime.run_container(client), "ping", "-c1", "-W5", server.ip)
+    assert code == 0, said
+
+
+def test_a_pod_gets_its_device_and_gives_everything_back(runtime: Runtime) -> None:
+    write_conflist(BRIDGE, ub_cni(), PORTMAP)
+    before = Belongings.now()
+    pod = runtime.run_pod("with-device")
+    check_holds_device(pod)
+    (holder,) = attachments()
+    assert (holder["device"], holder["container"]) == (DEVICE, pod.id)
+    assert pod.ip.startswith("10.88."), "eth0 stays the pod's address"
+    runtime.remove_pod(pod)
+    assert Belongings.now() == before
+
+
+def test_a_second_pod_reaches_the_pod_with_the_device(runtime: Runtime) -> None:
+    write_conflist(BRIDGE, ub_cni(), PORTMAP)
+    before = Belongings.now()
+    server = runtime.run_pod("server")
+    write_conflist(BRIDGE, {"type": "ub-cni"}, PORTMAP)  # nobody names a device: the list serves any pod
+    client = runtime.run_pod("client")
+    assert set(links(client.netns)) == {"lo", "eth0"}
+    check_reaches(runtime, client, server)
+    runtime.remove_all()
+    assert Belongings.now() == before
+
+
+def test_a_device_is_not_given_to_two_pods(runtime: Runtime) -> None:
+    write_conflist(BRIDGE, ub_cni(), PORTMAP)
+    before = Belongings.now()
+    holder = runtime.run_pod("first")
+    with pytest.raises(grpc.RpcError, match=f"{DEVICE}.*{holder.id}"):
+        runtime.run_pod("second")
+    check_holds_device(holder)
+    runtime.remove_all()
+    assert Belongings.now() == before
+
+
+def test_deleting_twice_and_after_the_namespace_is_gone_is_no_error(runtime: Runtime) -> None:
+    write_conflist(BRIDGE, ub_cni(), PORTMAP)
+    before = Belongings.now()
+    pod = runtime.run_pod("stopped-twice")
+    runtime.stop_pod(pod)
+    runtime.stop_pod(pod)
+    runtime.remove_pod(pod)
+    assert Belongings.now() == before
+
+
+def test_the_command_line_names_the_pod_that_holds_a_device(runtime: Runtime) -> None:
+    write_conflist(BRIDGE, ub_cni(), PORTMAP)
+    runtime.run_pod("named")
+    assert "default/named" in ubnode("attachments")
+    assert json.loads(ubnode("show", "devices", "--json"))["provider"] == "sim"
+
+
+def test_the_checks_of_this_file_fail_with_a_plugin_that_does_nothing(runtime: Runtime, tmp_path: Path) -> None:
+    """The negative control: in place of ub-cni a program that passes prevResult through turns the check red."""
+    nothing = tmp_path / "nothing"
+    nothing.write_text(NOTHING)
+    nothing.chmod(0o755)
+    install_plugin("ub-nothing", nothing)
+    write_conflist(BRIDGE, {**ub_cni(), "type": "ub-nothing"}, PORTMAP)
+    pod = runtime.run_pod("without-device")
+    with pytest.raises(AssertionError):
+        check_holds_device(pod)
