@@ -45,24 +45,22 @@ S32 = struct.Struct("=i")
 class Cables(Rtnl):
     """A route socket that can also lay cables."""
 
-    def add_veth(self, name: str, peer: str, mtu: int) -> None:
-        """Make a pair of netdevs joined back to back, both down.
+    def add_veth(self, name: str, peer: str, mtu: int, group: int = 0) -> None:
+        """Make a pair of netdevs joined back to back, both down; ``peer`` belongs to ``group`` from its first moment.
 
         Raises:
             Refused: EEXIST if either name is taken.
         """
         ends = attribute(IFLA_IFNAME, os.fsencode(peer) + b"\0") + attribute(IFLA_MTU, U32.pack(mtu))
+        ends += attribute(IFLA_GROUP, U32.pack(group))
         other = attribute(VETH_INFO_PEER, IFINFO.pack(0, 0, 0, 0, 0) + ends)
         self._add(name, "veth", attribute(IFLA_INFO_DATA | NLA_F_NESTED, other), attribute(IFLA_MTU, U32.pack(mtu)))
 
-    def add_bridge(self, name: str) -> None:
-        self._add(name, "bridge")
+    def add_bridge(self, name: str, group: int = 0) -> None:
+        self._add(name, "bridge", more=attribute(IFLA_GROUP, U32.pack(group)))
 
     def set_master(self, index: int, bridge: int) -> None:
         self._change(index, attribute(IFLA_MASTER, U32.pack(bridge)))
-
-    def set_group(self, index: int, group: int) -> None:
-        self._change(index, attribute(IFLA_GROUP, U32.pack(group)))
 
     def delete_group(self, group: int) -> None:
         """Delete every link of a group, and the peers of veths, in one go: one by one takes 20 ms each."""

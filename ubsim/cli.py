@@ -52,7 +52,7 @@ def _welcome(running: record.Record, folder: Path) -> str:
     lines = [f"super-node {running.name} is up: {len(running.nodes)} simulated nodes"]
     for node in running.nodes[:8]:
         netns = running.namespaces.get(node)
-        enter = f"  (in its own namespace: ip netns exec {netns} …)" if netns else ""
+        enter = f"  (in a namespace of its own: nsenter --net={netns} …)" if netns else ""
         lines.append(f"  UB_ROOT={record.root_of(folder, node)}{enter}")
     if len(running.nodes) > 8:
         lines.append(f"  … and {len(running.nodes) - 8} more")

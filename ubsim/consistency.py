@@ -101,12 +101,14 @@ def check_bonding_eids(super_node: SuperNode) -> Iterator[str]:
                 )
 
 
-def check_devices_sit_on_cpus(super_node: SuperNode) -> Iterator[str]:
+def check_dies(super_node: SuperNode) -> Iterator[str]:
+    """Every die is near some CPUs."""
     for node in super_node.nodes:
         with_cpus = {numa.id for numa in node.numa if numa.cpus}
-        for device in node.devices:
-            if device.numa not in with_cpus:
-                yield f"node {node.name}: {device.bonding} is on NUMA node {device.numa}, without CPUs"
+        if len(node.die_numa) != len(node.dies):
+            yield f"node {node.name}: die_numa has {len(node.die_numa)} entries for {len(node.dies)} dies"
+        for numa in sorted(set(node.die_numa) - with_cpus):
+            yield f"node {node.name}: a die is on NUMA node {numa}, which is missing or without CPUs"
 
 
 def check_links(super_node: SuperNode) -> Iterator[str]:
@@ -211,7 +213,7 @@ CHECKS: tuple[Check, ...] = (
     check_positions,
     check_eids,
     check_bonding_eids,
-    check_devices_sit_on_cpus,
+    check_dies,
     check_links,
     check_numa,
     check_distances,

@@ -53,7 +53,7 @@ def _boot(
     for name in names:
         node = super_node.node(name)
         own = running.namespaces.get(name)
-        netns = None if own is None else open_netns(str(record.NETNS_FOLDER / own))
+        netns = None if own is None else open_netns(own)
         roots = Roots(record.root_of(folder, name))
         nodes.append(SimulatedNode(super_node, node, hosts[name], roots, host_netdevs(running.netdevs, node), netns))
     for simulated in nodes:

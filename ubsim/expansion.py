@@ -145,7 +145,7 @@ def _node(entry: NodeEntry, position: int, file: ScenarioFile, faults: Faults) -
         if name not in {f"urma_{number}" for number in range(1, entry.devices + 1)}
     ]
     devices = tuple(
-        _urma(number, slot, pairs, entry, file, overrides.get(f"urma_{number}"), numa, faults)
+        _urma(number, slot, pairs, entry, file, overrides.get(f"urma_{number}"), faults)
         for number in range(entry.devices + 1)
         if pairs
     )
@@ -157,6 +157,7 @@ def _node(entry: NodeEntry, position: int, file: ScenarioFile, faults: Faults) -
         devices=devices,
         numa=numa,
         distances=entry.distances or _distances(numa),
+        die_numa=entry.die_numa or _spread(len(dies), numa),
         netns=entry.netns,
     )
 
@@ -178,6 +179,12 @@ def _distances(numa: tuple[Numa, ...]) -> tuple[tuple[int, ...], ...]:
         return BORROWED if a.borrowed_from or b.borrowed_from else REMOTE
 
     return tuple(tuple(distance(a, b) for b in numa) for a in numa)
+
+
+def _spread(dies: int, numa: tuple[Numa, ...]) -> tuple[int, ...]:
+    """Neighbouring dies share a socket: the first half sits on the first NUMA node with CPUs, and so on."""
+    with_cpus = [n.id for n in numa if n.cpus] or [0]
+    return tuple(with_cpus[die * len(with_cpus) // dies] for die in range(dies))
 
 
 def _ports(entry: NodeEntry, at: str, faults: Faults) -> Iterator[Port]:
@@ -223,7 +230,6 @@ def _urma(
     entry: NodeEntry,
     file: ScenarioFile,
     override: DeviceEntry | None,
-    numa: tuple[Numa, ...],
     faults: Faults,
 ) -> Urma:
     """Device ``number``: 0 is the host's own ``bonding_dev_0`` on the managing entities."""
@@ -231,7 +237,6 @@ def _urma(
     pair = number % len(pairs)
     index = number // len(pairs)
     fe = (2 * number, 2 * number + 1)
-    with_cpus = [n.id for n in numa if n.cpus] or [0]
     at = f"node {entry.name}: {given.name}"
 
     def eid(text: str | None, generated: Eid) -> Eid:
@@ -256,7 +261,6 @@ def _urma(
         entities=(index, index),
         bonding_eid=eid(given.bonding_eid, Eid.from_words(file.super_node_id, slot, *fe)),
         member_eids=(member_eids[0], member_eids[1]),
-        numa=with_cpus[pair % len(with_cpus)] if given.numa is None else given.numa,
         is_unique=(given.sharing or Sharing.EXCLUSIVE) is Sharing.EXCLUSIVE,
         is_healthy=given.healthy,
         is_active=given.active,

@@ -207,7 +207,8 @@ class FakeProvider:
 
     def free(self, device_id: str) -> None:
         with self._operation("free", device_id):
-            self._ubse = self._ubse.free(device_id, os.geteuid())
+            if self._ubse.named(device_id).holder is not None:  # freeing what is free is no error
+                self._ubse = self._ubse.free(device_id, os.geteuid())
 
     def bandwidth(self, device_id: str) -> Bandwidth:
         with self._operation("bandwidth", device_id):

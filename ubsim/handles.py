@@ -77,9 +77,7 @@ def handle(folder: Path) -> SuperNodeHandle:
     running = supernode.required(folder)
     nodes = {}
     for name in running.nodes:
-        own = running.namespaces.get(name)
-        path = None if own is None else str(record.NETNS_FOLDER / own)
-        nodes[name] = NodeHandle(name, record.root_of(folder.absolute(), name), path)
+        nodes[name] = NodeHandle(name, record.root_of(folder.absolute(), name), running.namespaces.get(name))
     return SuperNodeHandle(folder, nodes)
 
 

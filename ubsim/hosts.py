@@ -156,7 +156,7 @@ def _entities(super_node: SuperNode, node: Node, peers: Mapping[PortId, tuple[Po
             sw_cap=1,
             total_entities=256,
             mues=tuple(number for number, urma in below if urma.name is None),
-            **_shared(node, at, at + 1, node.devices[0].numa),  # type: ignore[arg-type]
+            **_shared(node, at, at + 1),  # type: ignore[arg-type]
         )
         for number, urma in below:
             own = urma.name is None
@@ -169,11 +169,11 @@ def _entities(super_node: SuperNode, node: Node, peers: Mapping[PortId, tuple[Po
                 num_ues=len(handed_out) if own else None,
                 total_ues=255 if own else None,
                 ues=handed_out if own else (),
-                **_shared(node, at, int(number, 16), urma.numa),  # type: ignore[arg-type]
+                **_shared(node, at, int(number, 16)),  # type: ignore[arg-type]
             )
 
 
-def _shared(node: Node, die: int, number: int, numa: int) -> dict[str, object]:
+def _shared(node: Node, die: int, number: int) -> dict[str, object]:
     return {
         "class_code": NETWORK_CONTROLLER,
         "vendor": VENDOR,
@@ -188,7 +188,7 @@ def _shared(node: Node, die: int, number: int, numa: int) -> dict[str, object]:
         "match_driver": True,
         "driver": "ubase",
         "primary_cna": _cna(node, die),
-        "numa": numa,
+        "numa": node.die_numa[die],
     }
 
 

@@ -57,10 +57,8 @@ class Fabric:
         self._here.close()
 
     def make_bridge(self) -> None:
-        self._here.add_bridge(self._bridge)
-        index = self._here.require(self._bridge).index
-        self._here.set_group(index, self._group)
-        self._here.set_up(index, up=True)
+        self._here.add_bridge(self._bridge, self._group)
+        self._here.set_up(self._here.require(self._bridge).index, up=True)
 
     def is_laid(self, netdev: Netdev) -> bool:
         return self._here.link(netdev.peer) is not None
@@ -72,9 +70,8 @@ class Fabric:
             Refused: the kernel did not.
         """
         self._index = self._index or self._here.require(self._bridge).index
-        self._here.add_veth(netdev.name, netdev.peer, MTU)
+        self._here.add_veth(netdev.name, netdev.peer, MTU, self._group)
         peer = self._here.require(netdev.peer)
-        self._here.set_group(peer.index, self._group)
         self._here.set_master(peer.index, self._index)
         self._here.set_up(peer.index, up=True)
         if home is not None:

@@ -16,7 +16,7 @@ from ubsim.netdevs import Netdev
 VERSION = 1
 FILE = "super-node.json"
 SCENARIO = "scenario.yaml"
-NETNS_FOLDER = Path("/run/netns")  # of iproute2, so that `ip netns exec` works
+NETNS = "run/ubsim/host.netns"  # below the root of a node that has a namespace of its own
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,8 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """``netns`` is the inode of the namespace that has the bridge; ``namespaces`` names those of single nodes."""
+    """``netns`` is the inode of the namespace that has the bridge; ``namespaces`` has the paths of
+    those that single nodes have."""
 
     name: str
     nodes: tuple[str, ...]

@@ -57,7 +57,6 @@ class DeviceEntry:
     sharing: Sharing | None = None
     healthy: bool = True
     active: bool = True
-    numa: int | None = None
     bonding_eid: str | None = None
     primary_eids: tuple[str, ...] = ()
 
@@ -88,6 +87,7 @@ class NodeEntry:
     device_overrides: tuple[DeviceEntry, ...] = ()
     port_overrides: tuple[PortEntry, ...] = ()
     numa: tuple[NumaEntry, ...] = ()
+    die_numa: tuple[int, ...] = ()  # NUMA node of each die; default: spread over those with CPUs
     distances: tuple[tuple[int, ...], ...] = ()
     netns: Netns = Netns.HOST
 
@@ -160,7 +160,6 @@ class Urma:
     entities: tuple[int, int]  # entity index on its die; 0 is the managing entity
     bonding_eid: Eid
     member_eids: tuple[tuple[Eid, ...], tuple[Eid, ...]]  # primary EID, then one per port
-    numa: int
     is_unique: bool = True
     is_healthy: bool = True
     is_active: bool = True
@@ -186,6 +185,7 @@ class Node:
     devices: tuple[Urma, ...]  # the host's own first
     numa: tuple[Numa, ...]
     distances: tuple[tuple[int, ...], ...]
+    die_numa: tuple[int, ...]
     netns: Netns = Netns.HOST
 
     @property

@@ -31,13 +31,15 @@ from ubsim.scenario import Netns, SuperNode
 MAX_PROCESSES = 8
 START_TIMEOUT_S = 120.0
 STOP_TIMEOUT_S = 5.0
+Spawn = Callable[[Path, tuple[str, ...]], "subprocess.Popen[bytes]"]
 WHOLE = (record.FILE, record.SCENARIO)
 
 
-def up(scenario: Path, folder: Path) -> Record:
+def up(scenario: Path, folder: Path, spawn: Spawn | None = None) -> Record:
     """Bring up ``scenario`` below ``folder``; return once every node answers.
 
-    The same scenario twice is no error; what a crash left behind is taken down first.
+    The same scenario twice is no error; what a crash left behind is taken down first. ``spawn`` starts a daemon for
+    some nodes, and is there for tests.
 
     Raises:
         InvalidRequest: the scenario cannot be read or cannot exist.
@@ -58,7 +60,7 @@ def up(scenario: Path, folder: Path) -> Record:
             raise Conflict(
                 f"super-node {running.name} is up in {folder}; take it down first: ubnode sim down --root {folder}"
             )
-        return _up(super_node, scenario.read_bytes(), folder)
+        return _up(super_node, scenario.read_bytes(), folder, spawn or spawn_daemon)
 
 
 def _running(folder: Path) -> Record | None:
@@ -78,29 +80,26 @@ def _running(folder: Path) -> Record | None:
     return None
 
 
-def _up(super_node: SuperNode, scenario: bytes, folder: Path) -> Record:
+def _up(super_node: SuperNode, scenario: bytes, folder: Path, spawn: Spawn) -> Record:
     with Cables() as cables:
         taken = frozenset(link.name for link in cables.links())
-    namespaces = {n.name: f"{super_node.name}-{n.name}" for n in super_node.nodes if n.netns is Netns.OWN}
-    for name in namespaces.values():
-        if (record.NETNS_FOLDER / name).exists():
-            raise Conflict(f"there is a network namespace {name} already, and it is not ours")
+    own = [node.name for node in super_node.nodes if node.netns is Netns.OWN]
     planned = Record(
         name=super_node.name,
         nodes=tuple(node.name for node in super_node.nodes),
         bridge=next(f"{BRIDGE}{n}" for n in range(len(taken) + 1) if f"{BRIDGE}{n}" not in taken),
         netns=own_inode(),
         netdevs=number_netdevs(super_node, taken),
-        namespaces=namespaces,
+        namespaces={name: str(record.root_of(folder, name) / record.NETNS) for name in own},
         is_mounted=_mount(folder),
     )
     try:
         record.write(folder, planned)
         (folder / record.SCENARIO).write_bytes(scenario)
-        for name in planned.namespaces.values():
-            named_netns.make(name)
+        for path in planned.namespaces.values():
+            named_netns.make(Path(path))
         _lay_cables(planned)
-        running = _start(folder, planned)
+        running = _start(folder, planned, spawn)
     except BaseException:
         _down(folder, record.read(folder) or planned)
         raise
@@ -118,7 +117,7 @@ def _mount(folder: Path) -> bool:
 
 def _lay_cables(planned: Record) -> None:
     fabric = Fabric(planned.bridge)
-    homes = {node: open_netns(str(record.NETNS_FOLDER / name)) for node, name in planned.namespaces.items()}
+    homes = {node: open_netns(path) for node, path in planned.namespaces.items()}
     try:
         fabric.make_bridge()
         for netdev in planned.netdevs:
@@ -129,14 +128,14 @@ def _lay_cables(planned: Record) -> None:
             os.close(descriptor)
 
 
-def _start(folder: Path, planned: Record) -> Record:
+def _start(folder: Path, planned: Record, spawn: Spawn) -> Record:
     """Start the daemons, a few nodes each, and wait until all are ready."""
     groups = [planned.nodes[at::MAX_PROCESSES] for at in range(min(MAX_PROCESSES, len(planned.nodes)))]
     running = planned
     started: list[subprocess.Popen[bytes]] = []
     try:
         for group in groups:
-            process = _spawn(folder, group)
+            process = spawn(folder, group)
             started.append(process)
             known = Process(process.pid, record.start_time(process.pid) or 0, tuple(group))
             running = replace(running, processes=(*running.processes, known))
@@ -151,7 +150,7 @@ def _start(folder: Path, planned: Record) -> Record:
     return running
 
 
-def _spawn(folder: Path, nodes: tuple[str, ...]) -> subprocess.Popen[bytes]:
+def spawn_daemon(folder: Path, nodes: tuple[str, ...]) -> subprocess.Popen[bytes]:
     """The daemon lives on after us, in a session of its own, with its complaints in ``daemon.log``."""
     frozen = getattr(sys, "frozen", False)
     command = [sys.executable, "sim", "daemon"] if frozen else [sys.executable, "-m", "ubsim.daemon"]
@@ -195,8 +194,6 @@ def down(folder: Path) -> Record | None:
 def _down(folder: Path, found: Record) -> None:
     _stop(found.processes)
     _cut_cables(found)
-    for name in found.namespaces.values():
-        named_netns.remove(name)
     for mount in reversed(mountinfo.below(mountinfo.read(), folder)):
         if mount.target != str(folder):
             mounts.unmount(Path(mount.target), lazy=True)

@@ -9,7 +9,8 @@ import pytest
 from ubhost.kernel.netns import open_netns
 from ubsim import named_netns
 from ubsim.pytest_plugin import pytest_configure, supernode, ub_node
-from ubsim.record import NETNS_FOLDER
+
+NETNS = Path("/run/netns")
 
 __all__ = ["pytest_configure", "supernode", "ub_node"]
 
@@ -18,19 +19,19 @@ __all__ = ["pytest_configure", "supernode", "ub_node"]
 def new_pod() -> Iterator[Callable[[str], int]]:
     """Make a network namespace with this name; returns a descriptor of it."""
     descriptors: list[int] = []
-    names: list[str] = []
+    paths: list[Path] = []
 
     def make(name: str) -> int:
-        named_netns.make(name)
-        names.append(name)
-        descriptors.append(open_netns(str(NETNS_FOLDER / name)))
+        named_netns.make(NETNS / name)
+        paths.append(NETNS / name)
+        descriptors.append(open_netns(str(NETNS / name)))
         return descriptors[-1]
 
     yield make
     for descriptor in descriptors:
         with_closed(descriptor)
-    for name in names:
-        named_netns.remove(name)
+    for path in paths:
+        named_netns.remove(path)
 
 
 def with_closed(descriptor: int) -> None:

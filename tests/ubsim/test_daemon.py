@@ -127,7 +127,7 @@ def test_the_mode_cannot_change_while_any_namespace_lives_even_one_the_driver_wa
         ubcore.set_dev_sharing(True)
     assert caught.value.code == errno.EPERM
     os.close(pod)
-    named_netns.remove("pod")
+    named_netns.remove(Path("/run/netns/pod"))
     wait_for(lambda: _succeeds(lambda: ubcore.set_dev_sharing(True)))
     assert ubcore.show_system().dev_sharing is True
 
@@ -183,7 +183,7 @@ def test_when_a_pods_namespace_dies_its_device_is_whole_again(provider: Provider
     for slot in device.eids:
         provider.move_eid(slot, pod)
     os.close(pod)
-    named_netns.remove("pod")
+    named_netns.remove(Path("/run/netns/pod"))
     wait_for(lambda: provider.devices()[0].eids == device.eids)
 
 
@@ -194,7 +194,7 @@ def test_the_simulator_does_not_keep_a_namespace_alive(ub_node: NodeHandle, ubco
     view = ub_node.roots.simulator / "netns" / str(number)
     assert view.is_dir()
     os.close(pod)
-    named_netns.remove("pod")
+    named_netns.remove(Path("/run/netns/pod"))
     wait_for(lambda: not view.exists())
 
 
@@ -217,7 +217,7 @@ def test_in_shared_mode_a_dying_namespace_takes_its_eids_with_it(
     before = slot0.read_text()
     ubcore.move_eid("udma2", 0, pod)
     os.close(pod)
-    named_netns.remove("pod")
+    named_netns.remove(Path("/run/netns/pod"))
     wait_for(lambda: any(event["operation"] == "netns_exit" for event in ub_node.log()))
     assert slot0.read_text() == "0000:0000:0000:0000:0000:0000:0000:0000\n" != before
 
@@ -262,7 +262,7 @@ def test_a_netdev_that_died_with_a_pod_comes_home(ub_node: NodeHandle, provider:
         links.move(link.index, pod, "eth0")
         assert links.link(name) is None
         os.close(pod)
-        named_netns.remove("pod")
+        named_netns.remove(Path("/run/netns/pod"))
         wait_for(lambda: links.link(name) is not None)
         wait_for(lambda: bool((back := links.link(name)) and back.is_up and links.addresses(back.index)))
 

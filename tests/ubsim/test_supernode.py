@@ -17,7 +17,7 @@ from ubhost.errors import Conflict, HostFault, InvalidRequest, UbError
 from ubhost.kernel import mountinfo
 from ubhost.kernel.rtnl import Rtnl
 from ubnode.__main__ import main as ubnode
-from ubsim import consistency, named_netns, record, supernode
+from ubsim import consistency, record, supernode
 from ubsim.cables import Cables
 
 pytestmark = pytest.mark.kernel
@@ -137,27 +137,17 @@ def test_a_name_that_is_taken_on_the_machine_is_not_used(folder: Path) -> None:
             cables.delete(cables.require("ipourma0").index)
 
 
-def test_an_up_that_fails_half_way_leaves_nothing(folder: Path, tmp_path: Path) -> None:
-    named_netns.make("own-node1")  # somebody else's
-    try:
-        before = traces(folder)
-        with pytest.raises(Conflict, match="own-node1"):
-            supernode.up(scenario(tmp_path, OWN), folder)
-        after = traces(folder)
-        assert (after.links, after.mounts, after.processes) == (before.links, before.mounts, before.processes)
-        assert "own-node0" not in after.namespaces
-        assert "own-node1" in after.namespaces, "what was there before is not ours to remove"
-    finally:
-        named_netns.remove("own-node1")
+def dying(_: Path, __: tuple[str, ...]) -> "subprocess.Popen[bytes]":
+    return subprocess.Popen(["/bin/false"], stdout=subprocess.PIPE)
 
 
-def test_a_daemon_that_cannot_start_says_why_and_nothing_is_left(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sys, "executable", "/bin/false")
+def test_an_up_whose_last_daemon_cannot_start_says_so_and_leaves_nothing(folder: Path, tmp_path: Path) -> None:
+    def start(where: Path, nodes: tuple[str, ...]) -> "subprocess.Popen[bytes]":
+        return (dying if "node1" in nodes else supernode.spawn_daemon)(where, nodes)
+
     before = traces(folder)
     with pytest.raises(HostFault, match="did not start"):
-        supernode.up(TWO, folder)
+        supernode.up(scenario(tmp_path, OWN), folder, start)
     assert traces(folder) == before
 
 

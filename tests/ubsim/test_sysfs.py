@@ -7,18 +7,31 @@ from pathlib import Path
 import pytest
 
 from ubhost.model import Eid, UbHost, UrmaDevice
-from ubsim import consistency
 from ubsim.expansion import load
 from ubsim.hosts import hosts_of
 from ubsim.sysfs import device_entries, entries
 from ubsim.tree import poke, write
 
-SCENARIO = Path(consistency.__file__).parent / "scenarios" / "two-nodes.yaml"
+SCENARIO = """
+name: two-nodes
+super_node_id: 7
+nodes:
+  - name: node0
+    numa:
+      - {cpus: 0-3, memory: 16GiB, hugepages_2m: 128}
+      - {cpus: 4-7, memory: 16GiB}
+      - {memory: 4GiB, borrowed_from: node1}
+  - name: node1
+shared_memory:
+  - {name: shared0, owner: node0, importers: [node1], size: 128MiB}
+"""
 
 
 @pytest.fixture(scope="module")
-def hosts() -> dict[str, UbHost]:
-    return hosts_of(load(SCENARIO), {("node0", "bonding_dev_1"): "ipourma1"})
+def hosts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, UbHost]:
+    path = tmp_path_factory.mktemp("scenario") / "two-nodes.yaml"
+    path.write_text(SCENARIO)
+    return hosts_of(load(path), {("node0", "bonding_dev_1"): "ipourma1"})
 
 
 @pytest.fixture(scope="module")
@@ -80,6 +93,7 @@ def test_an_entity_of_the_bus(read: Callable[[str], str]) -> None:
     assert read(f"{base}/mue_list") == "00003\n"
     assert read("sys/bus/ub/devices/00003/ub_numues") == "2\n"
     assert read("sys/bus/ub/devices/00003/ue_list") == "00005\n00007\n"
+    assert read("sys/bus/ub/devices/00004/numa") == "0x01\n", "the other die sits on the other socket"
     assert read("sys/bus/ub/cluster") == "1\n"
     assert read("sys/bus/ub/instance").startswith("count 0x1, from 0x0, show 0x1\nguid:cc08-0000-0-0-000000-")
 
