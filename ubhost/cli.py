@@ -17,6 +17,7 @@ TEXTS: Mapping[str, Callable[[Discovery], str]] = {
     "entities": text.entities,
     "memory": text.memory,
     "numa": lambda found: text.numa(found.host.numa),
+    "rdma": text.rdma,
     "topology": text.topology,
 }
 
@@ -27,6 +28,7 @@ DATA: Mapping[str, Callable[[Discovery], dict[str, Any]]] = {
     "entities": lambda found: data.document(found, bus=found.host.bus, entities=found.host.entities),
     "memory": lambda found: data.document(found, regions=found.host.shared_memory, pools=found.host.memory_pools),
     "numa": lambda found: data.document(found, numa=found.host.numa),
+    "rdma": lambda found: data.document(found, rdma=found.rdma),
     "topology": lambda found: data.document(found, topology=data.topology(found.topology)),
 }
 

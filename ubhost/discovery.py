@@ -3,6 +3,7 @@
 Sysfs must be readable; every other source may be missing, and says so in ``notes`` instead of failing the whole.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import Enum
 
@@ -10,8 +11,9 @@ from ubhost.errors import UbError, Unsupported
 from ubhost.model import UbHost
 from ubhost.provider import Device, Kind, Provider, Sharing
 from ubhost.providers import AUTO, choose
+from ubhost.rdma.sysfs import RdmaDevice, read_rdma
 from ubhost.roots import Roots
-from ubhost.sysfs import read_host
+from ubhost.sysfs import Folder, read_host
 from ubhost.topology import Topology, topology
 from ubhost.ubse.bodies import CpuLink, NodeInfo, NumaMemory
 from ubhost.ubse.client import Absent, Ubse
@@ -37,6 +39,7 @@ class Discovery:
     sharing: Sharing | None = None
     devices: tuple[Device, ...] = ()
     memory: tuple[NumaMemory, ...] = ()
+    rdma: tuple[RdmaDevice, ...] = ()
     notes: tuple[str, ...] = ()
 
 
@@ -51,25 +54,29 @@ def discover(roots: Roots, wanted: str = AUTO, *, with_memory: bool = False) -> 
     notes: list[str] = []
     nodes, links, memory = _super_node(Ubse(roots.ubse_socket), notes, with_memory=with_memory)
     host = read_host(roots)
+    rdma = read_rdma(Folder(roots.sys))
     found = topology(host, nodes, links)
     own = next((node.host_name for node in found.nodes if node.slot_id == found.position.slot_id), None)
     position = replace(found.position, host_name=own or found.position.host_name)
     return Discovery(
         kind=provider.kind,
-        level=level_of(provider),
+        level=level_of(provider.kind, rdma),
         host=replace(host, position=position),
         topology=replace(found, position=position),
         sharing=_sharing(provider, notes),
         devices=provider.devices(),
         memory=memory,
+        rdma=rdma,
         notes=tuple(notes),
     )
 
 
-def level_of(provider: Provider) -> Level:
-    """Return how real the answers of ``provider`` are."""
-    if provider.kind is Kind.SIM:
+def level_of(kind: Kind, rdma: Iterable[RdmaDevice]) -> Level:
+    """Return how real the answers of a provider are; one soft device makes them soft."""
+    if kind is Kind.SIM:
         return Level.STAND_IN
+    if kind is Kind.RDMA and any(device.is_soft for device in rdma):
+        return Level.SOFT_DEVICE
     return Level.HARDWARE
 
 

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-import ubsim
 from ubhost.cli import DATA, TEXTS, main
 from ubhost.discovery import Discovery, Level
 from ubhost.errors import Unsupported
@@ -24,7 +23,7 @@ BONDING = Eid.from_words(7, 0, 2, 3)
 
 @pytest.fixture(scope="module")
 def found() -> Discovery:
-    host = hosts_of(load(Path(ubsim.__file__).parent / "scenarios/two-nodes.yaml"))["node0"]
+    host = hosts_of(load(Path(__file__).with_name("pair.yaml")))["node0"]
     nodes = [NodeInfo(0, (0, 1), "node0"), NodeInfo(1, (0, 1), "node1")]
     device = Device(
         "urma_1",

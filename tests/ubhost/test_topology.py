@@ -7,19 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import ubsim
 from ubhost.model import Position, UbHost
 from ubhost.topology import Topology, topology
 from ubhost.ubse.bodies import CpuLink, NodeInfo
 from ubsim.expansion import load
 from ubsim.hosts import hosts_of
 
-SCENARIOS = Path(ubsim.__file__).parent / "scenarios"
-
 
 @pytest.fixture(scope="module")
 def mesh() -> Mapping[str, UbHost]:
-    return hosts_of(load(SCENARIOS / "mesh-8.yaml"))
+    return hosts_of(load(Path(__file__).with_name("mesh.yaml")))
 
 
 def test_a_node_has_a_die_on_each_plane(mesh: Mapping[str, UbHost]) -> None:

@@ -13,8 +13,12 @@ from ubhost.errors import InvalidRequest, NotFound, Unsupported
 from ubhost.kernel.netns import inode
 from ubhost.kernel.netsysfs import sysfs_of
 from ubhost.provider import Kind, Provider
+from ubhost.providers.rdma import RdmaProvider
 from ubhost.providers.ubcore import UbcoreProvider
+from ubhost.rdma.netlink import RdmaNetlink
+from ubhost.rdma.sysfs import read_rdma
 from ubhost.roots import Roots
+from ubhost.sysfs.attributes import Folder
 from ubhost.ubcore.client import Ubcore
 from ubhost.ubcore.transport import KernelChannel, SimulatorChannel
 
@@ -70,10 +74,9 @@ def _ubcore(roots: Roots) -> Provider:
 
 
 def _rdma(roots: Roots) -> Provider:
-    folder = roots.sys / "class/infiniband"
-    if not folder.is_dir() or not any(folder.iterdir()):
-        raise NotFound(f"no RDMA device in {folder}")
-    raise Unsupported("there are RDMA devices, but the rdma provider is not built in yet")
+    if not read_rdma(Folder(roots.sys)):
+        raise NotFound(f"no RDMA device in {roots.sys}/class/infiniband")
+    return RdmaProvider(roots, RdmaNetlink())
 
 
 _PROVIDERS: Mapping[str, Callable[[Roots], Provider]] = {"sim": _sim, "ubcore": _ubcore, "rdma": _rdma}

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from ubhost.discovery import Discovery, Level
-from ubhost.model import EntityPort, NumaNode, UbEntity
+from ubhost.model import Eid, EntityPort, NumaNode, UbEntity
 from ubhost.provider import Device
 from ubhost.show.table import ranges, rate, size, table
 from ubhost.topology import Die, Port
@@ -17,9 +17,14 @@ _LEVELS = {
 
 
 def overview(found: Discovery) -> str:
-    """Everything worth a look, in four tables."""
-    parts = [heading(found), devices(found), dies(found), numa(found.host.numa)]
-    if found.host.shared_memory:
+    """Everything worth a look; what this machine has none of is left out."""
+    parts = [heading(found), devices(found)]
+    if found.topology.dies:
+        parts.append(dies(found))
+    if found.rdma:
+        parts.append(rdma(found))
+    parts.append(numa(found.host.numa))
+    if found.host.shared_memory or found.host.memory_pools:
         parts.append(memory(found))
     return "\n\n".join(parts)
 
@@ -136,13 +141,25 @@ def _ports_up(ports: tuple[EntityPort, ...]) -> str | None:
     return f"{sum(bool(port.linkup) for port in ports)} of {len(ports)}" if ports else None
 
 
+def rdma(found: Discovery) -> str:
+    """Ordinary RDMA devices, a line a port."""
+    rows = (
+        (d.name, d.driver, d.numa, p.index, p.state, p.link_layer, rate(p.rate_mbps), p.netdev, _first(p.gids))
+        for d in found.rdma
+        for p in d.ports
+    )
+    return table(("RDMA", "DRIVER", "NUMA", "PORT", "STATE", "LINK", "RATE", "NETDEV", "FIRST GID"), rows)
+
+
+def _first(gids: tuple[tuple[int, Eid], ...]) -> Eid | None:
+    return gids[0][1] if gids else None
+
+
 def memory(found: Discovery) -> str:
     """Memory shared over the bus, and the pools it is lent from."""
-    rows = ((m.node, m.type, size(m.size), m.allow_mmap, m.numa) for m in found.host.shared_memory)
-    pools = ((pool.numa, size(pool.total), size(pool.used)) for pool in found.host.memory_pools)
-    return "\n\n".join(
-        (
-            table(("REGION", "TYPE", "SIZE", "MAY BE MAPPED", "NUMA"), rows),
-            table(("POOL OF NUMA", "TOTAL", "USED"), pools),
-        )
-    )
+    rows = [(m.node, m.type, size(m.size), m.allow_mmap, m.numa) for m in found.host.shared_memory]
+    pools = [(pool.numa, size(pool.total), size(pool.used)) for pool in found.host.memory_pools]
+    parts = [table(("REGION", "TYPE", "SIZE", "MAY BE MAPPED", "NUMA"), rows)]
+    if pools:
+        parts.append(table(("POOL OF NUMA", "TOTAL", "USED"), pools))
+    return "\n\n".join(parts)

@@ -1,0 +1,1 @@
+"""Ordinary RDMA devices: what sysfs tells of them (``sysfs``), and RDMA netlink (``netlink``)."""
