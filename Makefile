@@ -29,6 +29,9 @@ type:           ## mypy --strict
 proto:          ## generate the stubs beside their .proto files
 	@packaging/setup && packaging/generate-stubs
 
+conformance:    ## csi-sanity against every kind of pool (as root, needs Go)
+	@packaging/setup test && $(PY) -m tests.csi_ub.conformance
+
 build:          ## dist/ub-node/: the five executables, one bundle
 	@packaging/setup build && $(PY) packaging/build.py
 
@@ -41,4 +44,4 @@ bench-startup:  ## how fast ub-cni starts, against bare Python and Debian's brid
 e2e:            ## the built executables on a real node: QEMU, containerd, three NUMA nodes
 	@packaging/setup e2e && $(PY) -m e2e
 
-.PHONY: help setup demo test test-kernel test-binary bench-startup lint fmt type proto build e2e
+.PHONY: conformance help setup demo test test-kernel test-binary bench-startup lint fmt type proto build e2e

@@ -15,6 +15,7 @@ class PoolType(Enum):
     """What the space of a pool lies on, and with it what the pool can do."""
 
     DIR = "dir"
+    BTRFS = "btrfs"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +43,15 @@ class Peer:
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """Everything a driver may be told. Two pools of one name, or two peers of one node, are refused."""
+    """Everything a driver may be told. Two pools of one name, or two peers of one node, are refused.
+
+    ``supernode`` is the name of the super-node, for the scheduler.
+    """
 
     pools: tuple[PoolConfig, ...] = ()
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     peers: tuple[Peer, ...] = ()
+    supernode: str = "default"
 
     def __post_init__(self) -> None:
         _refuse_doubles("pool", [pool.name for pool in self.pools])

@@ -1,18 +1,38 @@
-"""The Controller service: CSI messages in and out of the pools."""
+"""The Controller service: CSI messages in and out of the pools of this node."""
+
+import time
+from collections.abc import Iterable
+from dataclasses import replace
 
 import grpc
+from google.protobuf.wrappers_pb2 import Int64Value
 from ubproto.csi.v1 import csi_pb2, csi_pb2_grpc
 
-from csi_ub import parameters
+from csi_ub import answers, parameters, topology
 from csi_ub.engines.base import Engine
-from csi_ub.model import Capability, CapacityRange, Volume
+from csi_ub.errors import OutOfRange
+from csi_ub.model import Capability, CapacityRange, Snapshot, Source, Volume
 from csi_ub.mountflags import attributes
+from csi_ub.paging import page
+from csi_ub.pool import Pool
 from csi_ub.requests import capabilities, capacity, required
 from csi_ub.volumes import Volumes
-from ubhost.errors import Conflict, InvalidRequest, NotFound
+from ubhost.errors import Conflict, Exhausted, InvalidRequest, NotFound
 
 _Rpc = csi_pb2.ControllerServiceCapability.RPC
-_CAPABILITIES = (_Rpc.CREATE_DELETE_VOLUME, _Rpc.SINGLE_NODE_MULTI_WRITER)
+_CAPABILITIES = (
+    _Rpc.CREATE_DELETE_VOLUME,
+    _Rpc.LIST_VOLUMES,
+    _Rpc.GET_VOLUME,
+    _Rpc.VOLUME_CONDITION,
+    _Rpc.GET_CAPACITY,
+    _Rpc.CREATE_DELETE_SNAPSHOT,
+    _Rpc.LIST_SNAPSHOTS,
+    _Rpc.GET_SNAPSHOT,
+    _Rpc.CLONE_VOLUME,
+    _Rpc.EXPAND_VOLUME,
+    _Rpc.SINGLE_NODE_MULTI_WRITER,
+)
 
 
 class Controller(csi_pb2_grpc.ControllerServicer):
@@ -32,29 +52,33 @@ class Controller(csi_pb2_grpc.ControllerServicer):
     ) -> csi_pb2.CreateVolumeResponse:
         required(name=request.name)
         wanted = capabilities(request.volume_capabilities)
-        if why := _unsupported(wanted):
+        if why := unsupported(wanted):
             raise InvalidRequest(why)
         sizes = capacity(request)
-        _refuse_extras(request)
+        if request.mutable_parameters:
+            raise InvalidRequest(f"unknown mutable parameter {', '.join(sorted(request.mutable_parameters))}")
+        self._refuse_elsewhere(request.accessibility_requirements)
         spec = parameters.parse(request.parameters, frozenset(pool.name for pool in self._volumes.pools))
-        pool = self._volumes.pool(spec.pool)
+        source, least, source_pool = self._source(request.volume_content_source)
+        pool = self._volumes.pool(spec.pool or (source_pool.name if source_pool else None))
+        if source_pool and pool.name != source_pool.name:
+            raise InvalidRequest(
+                f"{source} lies in pool {source_pool.name!r}, the volume is asked for in {pool.name!r}"
+            )
         want = Volume(
             id="",
             name=request.name,
             owner=self._volumes.node,
             pool=pool.name,
             spec=spec,
-            size=sizes.required or sizes.limit,
+            size=_size(sizes, least),
             modes=frozenset(each.mode for each in wanted),
+            source=source,
+            created=int(time.time()),
         )
+        _refuse_too_large(want, pool)
         volume = pool.create(want, lambda existing: _refuse_incompatible(existing, want, sizes))
-        return csi_pb2.CreateVolumeResponse(
-            volume=csi_pb2.Volume(
-                volume_id=volume.id,
-                capacity_bytes=volume.size if pool.space.has_quota else 0,
-                volume_context=self._engine.prepare(volume, pool),
-            )
-        )
+        return csi_pb2.CreateVolumeResponse(volume=self._answer(volume, pool))
 
     def DeleteVolume(
         self, request: csi_pb2.DeleteVolumeRequest, context: grpc.ServicerContext
@@ -72,9 +96,8 @@ class Controller(csi_pb2_grpc.ControllerServicer):
     ) -> csi_pb2.ValidateVolumeCapabilitiesResponse:
         required(volume_id=request.volume_id)
         wanted = capabilities(request.volume_capabilities)
-        if self._volumes.own(request.volume_id) is None:
-            raise NotFound(f"volume {request.volume_id!r} does not exist on node {self._volumes.node}")
-        if why := _unsupported(wanted):
+        self._own(request.volume_id)
+        if why := unsupported(wanted):
             return csi_pb2.ValidateVolumeCapabilitiesResponse(message=why)
         return csi_pb2.ValidateVolumeCapabilitiesResponse(
             confirmed=csi_pb2.ValidateVolumeCapabilitiesResponse.Confirmed(
@@ -84,8 +107,156 @@ class Controller(csi_pb2_grpc.ControllerServicer):
             )
         )
 
+    def ListVolumes(
+        self, request: csi_pb2.ListVolumesRequest, context: grpc.ServicerContext
+    ) -> csi_pb2.ListVolumesResponse:
+        found = {volume.id: (volume, pool) for pool in self._volumes.pools for volume in pool.volumes.all()}
+        everything = (volume for volume, _ in found.values())
+        entries, token = page(everything, request.starting_token, request.max_entries)
+        return csi_pb2.ListVolumesResponse(
+            entries=[
+                csi_pb2.ListVolumesResponse.Entry(
+                    volume=self._answer(volume, found[volume.id][1]),
+                    status=csi_pb2.ListVolumesResponse.VolumeStatus(
+                        volume_condition=self._condition(volume, found[volume.id][1])
+                    ),
+                )
+                for volume in entries
+            ],
+            next_token=token,
+        )
 
-def _unsupported(wanted: tuple[Capability, ...]) -> str:
+    def ControllerGetVolume(
+        self, request: csi_pb2.ControllerGetVolumeRequest, context: grpc.ServicerContext
+    ) -> csi_pb2.ControllerGetVolumeResponse:
+        required(volume_id=request.volume_id)
+        volume, pool = self._own(request.volume_id)
+        return csi_pb2.ControllerGetVolumeResponse(
+            volume=self._answer(volume, pool),
+            status=csi_pb2.ControllerGetVolumeResponse.VolumeStatus(volume_condition=self._condition(volume, pool)),
+        )
+
+    def GetCapacity(
+        self, request: csi_pb2.GetCapacityRequest, context: grpc.ServicerContext
+    ) -> csi_pb2.GetCapacityResponse:
+        """Return what a class could still get here: nothing, if it asks for what we do not have or another place."""
+        try:
+            spec = parameters.parse(request.parameters, frozenset(pool.name for pool in self._volumes.pools))
+        except InvalidRequest:
+            return csi_pb2.GetCapacityResponse(maximum_volume_size=Int64Value(value=0))
+        wanted = request.volume_capabilities
+        elsewhere = not topology.is_within(self._volumes.place, _places([request.accessible_topology]))
+        if elsewhere or (wanted and unsupported(capabilities(wanted))):
+            return csi_pb2.GetCapacityResponse(maximum_volume_size=Int64Value(value=0))
+        pool = self._volumes.pool(spec.pool)
+        available = pool.space.available(pool.path)
+        return csi_pb2.GetCapacityResponse(
+            available_capacity=available, maximum_volume_size=Int64Value(value=available)
+        )
+
+    def ControllerExpandVolume(
+        self, request: csi_pb2.ControllerExpandVolumeRequest, context: grpc.ServicerContext
+    ) -> csi_pb2.ControllerExpandVolumeResponse:
+        required(volume_id=request.volume_id, capacity_range=request.HasField("capacity_range"))
+        sizes = capacity(request)
+        volume, pool = self._own(request.volume_id)
+        if sizes.limit and volume.size > sizes.limit:
+            raise OutOfRange(f"volume {volume.id} has {volume.size} bytes already, more than {sizes.limit}")
+        wanted = sizes.required or sizes.limit
+        _refuse_too_large(replace(volume, size=max(0, wanted - volume.size)), pool)
+        grown = pool.grow(volume.id, wanted)
+        return csi_pb2.ControllerExpandVolumeResponse(capacity_bytes=grown.size, node_expansion_required=False)
+
+    def CreateSnapshot(
+        self, request: csi_pb2.CreateSnapshotRequest, context: grpc.ServicerContext
+    ) -> csi_pb2.CreateSnapshotResponse:
+        required(name=request.name, source_volume_id=request.source_volume_id)
+        parameters.refuse_all(request.parameters)
+        found = self._volumes.own(request.source_volume_id)
+        if found is None:
+            self._volumes.refuse_foreign(request.source_volume_id)
+            raise NotFound(f"volume {request.source_volume_id!r} does not exist")
+        volume, pool = found
+        want = Snapshot(
+            "", request.name, self._volumes.node, pool.name, volume.id, volume.size, created=int(time.time())
+        )
+        for other in self._volumes.pools:  # a name is one snapshot, whichever pool the volume lies in
+            if other.name != pool.name and (existing := other.snapshots.called(request.name)):
+                _refuse_other_source(existing, want)
+        snapshot = pool.snapshot(want, lambda existing: _refuse_other_source(existing, want))
+        return csi_pb2.CreateSnapshotResponse(snapshot=answers.snapshot(snapshot))
+
+    def DeleteSnapshot(
+        self, request: csi_pb2.DeleteSnapshotRequest, context: grpc.ServicerContext
+    ) -> csi_pb2.DeleteSnapshotResponse:
+        required(snapshot_id=request.snapshot_id)
+        found = self._volumes.snapshot(request.snapshot_id)
+        if found:
+            found[1].snapshots.delete(request.snapshot_id, lambda _: None)
+        else:
+            self._volumes.refuse_foreign(request.snapshot_id)
+        return csi_pb2.DeleteSnapshotResponse()
+
+    def ListSnapshots(
+        self, request: csi_pb2.ListSnapshotsRequest, context: grpc.ServicerContext
+    ) -> csi_pb2.ListSnapshotsResponse:
+        matching = (
+            snapshot
+            for pool in self._volumes.pools
+            for snapshot in pool.snapshots.all()
+            if request.snapshot_id in ("", snapshot.id) and request.source_volume_id in ("", snapshot.volume)
+        )
+        entries, token = page(matching, request.starting_token, request.max_entries)
+        return csi_pb2.ListSnapshotsResponse(
+            entries=[csi_pb2.ListSnapshotsResponse.Entry(snapshot=answers.snapshot(each)) for each in entries],
+            next_token=token,
+        )
+
+    def GetSnapshot(
+        self, request: csi_pb2.GetSnapshotRequest, context: grpc.ServicerContext
+    ) -> csi_pb2.GetSnapshotResponse:
+        required(snapshot_id=request.snapshot_id)
+        found = self._volumes.snapshot(request.snapshot_id)
+        if found is None:
+            raise NotFound(f"snapshot {request.snapshot_id!r} does not exist")
+        return csi_pb2.GetSnapshotResponse(snapshot=answers.snapshot(found[0]))
+
+    def _own(self, volume_id: str) -> tuple[Volume, Pool]:
+        found = self._volumes.own(volume_id)
+        if found is None:
+            raise NotFound(f"volume {volume_id!r} does not exist on node {self._volumes.node}")
+        return found
+
+    def _source(self, content: csi_pb2.VolumeContentSource) -> tuple[Source | None, int, Pool | None]:
+        """Return what a volume is to be made from, the bytes it needs at least, and the pool that has it."""
+        match content.WhichOneof("type"):
+            case "snapshot":
+                id_ = content.snapshot.snapshot_id
+                required(snapshot_id=id_)
+                snapshot = self._volumes.snapshot(id_)
+                if snapshot is None:
+                    raise NotFound(f"snapshot {id_!r} does not exist on node {self._volumes.node}")
+                return Source(id_, is_snapshot=True), snapshot[0].size, snapshot[1]
+            case "volume":
+                required(volume_id=content.volume.volume_id)
+                volume, pool = self._own(content.volume.volume_id)
+                return Source(volume.id, is_snapshot=False), volume.size, pool
+            case None:
+                return None, 0, None
+
+    def _refuse_elsewhere(self, wanted: csi_pb2.TopologyRequirement) -> None:
+        if not topology.is_within(self._volumes.place, _places(wanted.requisite)):
+            raise Exhausted(f"the volume is asked for in places that node {self._volumes.node} does not serve")
+
+    def _condition(self, volume: Volume, pool: Pool) -> csi_pb2.VolumeCondition:
+        return answers.condition(lambda: self._engine.verify(volume, pool))
+
+    def _answer(self, volume: Volume, pool: Pool) -> csi_pb2.Volume:
+        context = self._engine.prepare(volume, pool)
+        return answers.volume(volume, pool, context, {topology.NODE: self._volumes.place[topology.NODE]})
+
+
+def unsupported(wanted: tuple[Capability, ...]) -> str:
     """Return why a file-system volume cannot be used like that; "" if it can."""
     for each in wanted:
         if each.is_block:
@@ -97,12 +268,25 @@ def _unsupported(wanted: tuple[Capability, ...]) -> str:
     return ""
 
 
-def _refuse_extras(request: csi_pb2.CreateVolumeRequest) -> None:
-    """Refuse what is asked for but not offered: an answer that ignored it would be a lie."""
-    if request.HasField("volume_content_source"):
-        raise InvalidRequest("volume_content_source is not offered")
-    if request.mutable_parameters:
-        raise InvalidRequest(f"unknown mutable parameter {', '.join(sorted(request.mutable_parameters))}")
+def _places(wanted: Iterable[csi_pb2.Topology]) -> list[dict[str, str]]:
+    return [dict(each.segments) for each in wanted if each.segments]
+
+
+def _size(sizes: CapacityRange, least: int) -> int:
+    """Return the bytes of a new volume that must hold ``least``.
+
+    Raises:
+        OutOfRange: its source is larger than the limit.
+    """
+    size = max(sizes.required or sizes.limit, least)
+    if sizes.limit and size > sizes.limit:
+        raise OutOfRange(f"its source has {least} bytes, more than the limit of {sizes.limit}")
+    return size
+
+
+def _refuse_too_large(want: Volume, pool: Pool) -> None:
+    if pool.space.has_quota and want.size > (available := pool.space.available(pool.path)):
+        raise Exhausted(f"pool {pool.name!r} has {available} bytes left, not {want.size}")
 
 
 def _refuse_incompatible(existing: Volume, want: Volume, sizes: CapacityRange) -> None:
@@ -115,3 +299,10 @@ def _refuse_incompatible(existing: Volume, want: Volume, sizes: CapacityRange) -
         raise Conflict(f"volume {want.name!r} exists with other parameters: {existing.spec}")
     if not want.modes <= existing.modes:
         raise Conflict(f"volume {want.name!r} exists for {sorted(mode.name for mode in existing.modes)} only")
+    if existing.source != want.source:
+        raise Conflict(f"volume {want.name!r} exists, made from {existing.source}, not from {want.source}")
+
+
+def _refuse_other_source(existing: Snapshot, want: Snapshot) -> None:
+    if existing.volume != want.volume:
+        raise Conflict(f"snapshot {want.name!r} exists, of volume {existing.volume}, not of {want.volume}")

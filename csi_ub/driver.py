@@ -40,7 +40,7 @@ def services(mode: Mode, node_id: str, config: Config, roots: Roots) -> list[Cal
     """
     if not 0 < len(node_id.encode()) <= _LONGEST_NODE_ID:
         raise InvalidRequest(f"node id {node_id!r} is not of 1 to {_LONGEST_NODE_ID} bytes")
-    volumes = Volumes(node_id, _pools(config, roots), tuple(peer.node for peer in config.peers))
+    volumes = Volumes(node_id, _pools(config, roots), tuple(peer.node for peer in config.peers), config.supernode)
     engine = BindEngine()
 
     def check() -> None:
@@ -57,7 +57,7 @@ def services(mode: Mode, node_id: str, config: Config, roots: Roots) -> list[Cal
     if mode is not Mode.CONTROLLER:
         node = NodeVolumes(volumes, engine, roots.run.absolute() / "volumes")
         node.open()
-        add.append(partial(csi_pb2_grpc.add_NodeServicer_to_server, Node(node)))  # type: ignore[abstract]
+        add.append(partial(csi_pb2_grpc.add_NodeServicer_to_server, Node(node)))
     return add
 
 

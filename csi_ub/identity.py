@@ -8,7 +8,12 @@ from ubproto.csi.v1 import csi_pb2, csi_pb2_grpc
 
 from csi_ub import DRIVER, VERSION
 
-_SERVICES = (csi_pb2.PluginCapability.Service.CONTROLLER_SERVICE,)
+_Service, _Expansion = csi_pb2.PluginCapability.Service, csi_pb2.PluginCapability.VolumeExpansion
+_CAPABILITIES = (
+    csi_pb2.PluginCapability(service=_Service(type=_Service.CONTROLLER_SERVICE)),
+    csi_pb2.PluginCapability(service=_Service(type=_Service.VOLUME_ACCESSIBILITY_CONSTRAINTS)),
+    csi_pb2.PluginCapability(volume_expansion=_Expansion(type=_Expansion.ONLINE)),
+)
 
 
 class Identity(csi_pb2_grpc.IdentityServicer):
@@ -26,11 +31,7 @@ class Identity(csi_pb2_grpc.IdentityServicer):
         self, request: csi_pb2.GetPluginCapabilitiesRequest, context: grpc.ServicerContext
     ) -> csi_pb2.GetPluginCapabilitiesResponse:
         """Return the same from every mode: the cluster asks any instance about all of them."""
-        return csi_pb2.GetPluginCapabilitiesResponse(
-            capabilities=[
-                csi_pb2.PluginCapability(service=csi_pb2.PluginCapability.Service(type=kind)) for kind in _SERVICES
-            ]
-        )
+        return csi_pb2.GetPluginCapabilitiesResponse(capabilities=_CAPABILITIES)
 
     def Probe(self, request: csi_pb2.ProbeRequest, context: grpc.ServicerContext) -> csi_pb2.ProbeResponse:
         self._check()

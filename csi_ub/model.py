@@ -3,11 +3,12 @@
 Source: design section 7; CSI spec 1.12 for access modes.
 """
 
+import hashlib
 import re
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum
 
-_ID = re.compile(r"ub-[0-9a-f]{12}-[0-9a-f]{32}")
+_ID = re.compile(r"u[bs]-[0-9a-f]{12}-[0-9a-f]{32}")
 
 
 class AccessMode(IntEnum):
@@ -82,10 +83,19 @@ class Spec:
 
 
 @dataclass(frozen=True, slots=True)
-class Volume:
-    """The record of a volume. Whoever can read it in the pool knows that the volume exists.
+class Source:
+    """What a volume was made from: the id of a snapshot or of a volume."""
 
-    ``size`` is what was asked for, in bytes (zero: nothing); ``owner`` the node whose pool holds the bytes.
+    id: str
+    is_snapshot: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Volume:
+    """The record of a volume.
+
+    ``size`` is what was asked for, in bytes (zero: nothing); ``owner`` the node whose pool holds the bytes;
+    ``created`` in seconds since 1970.
     """
 
     id: str
@@ -95,11 +105,21 @@ class Volume:
     spec: Spec
     size: int = 0
     modes: frozenset[AccessMode] = field(default_factory=frozenset)
+    source: Source | None = None
+    created: int = 0
 
 
-def is_volume_id(text: str) -> bool:
-    """Whether ``text`` has the form of the ids we hand out; anything else is nobody's volume."""
-    return _ID.fullmatch(text) is not None
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The record of a snapshot: ``size`` bytes of ``volume`` as they were at ``created``."""
+
+    id: str
+    name: str
+    owner: str
+    pool: str
+    volume: str
+    size: int = 0
+    created: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,3 +129,18 @@ class Attachment:
     node: str
     mode: AccessMode
     boot: str
+
+
+def owner_tag(node: str) -> str:
+    """Return the part of an id that names its owner: any node can tell whose a volume is from the id alone."""
+    return hashlib.sha256(node.encode()).hexdigest()[:12]
+
+
+def is_own_id(text: str) -> bool:
+    """Whether ``text`` has the form of the ids we hand out; anything else names nothing of ours."""
+    return _ID.fullmatch(text) is not None
+
+
+def is_owned_by(id_: str, node: str) -> bool:
+    """Whether ``id_``, which has the form of our ids, was handed out by ``node``."""
+    return id_.split("-")[1] == owner_tag(node)

@@ -8,7 +8,14 @@ from csi_ub.nodevolumes import NodeVolumes
 from csi_ub.requests import one_capability, required
 
 _Rpc = csi_pb2.NodeServiceCapability.RPC
-_CAPABILITIES = (_Rpc.STAGE_UNSTAGE_VOLUME, _Rpc.SINGLE_NODE_MULTI_WRITER)
+_CAPABILITIES = (
+    _Rpc.STAGE_UNSTAGE_VOLUME,
+    _Rpc.GET_VOLUME_STATS,
+    _Rpc.EXPAND_VOLUME,
+    _Rpc.VOLUME_CONDITION,
+    _Rpc.SINGLE_NODE_MULTI_WRITER,
+    _Rpc.VOLUME_MOUNT_GROUP,
+)
 
 
 class Node(csi_pb2_grpc.NodeServicer):
@@ -65,4 +72,31 @@ class Node(csi_pb2_grpc.NodeServicer):
     def NodeGetInfo(
         self, request: csi_pb2.NodeGetInfoRequest, context: grpc.ServicerContext
     ) -> csi_pb2.NodeGetInfoResponse:
-        return csi_pb2.NodeGetInfoResponse(node_id=self._volumes.volumes.node)
+        volumes = self._volumes.volumes
+        return csi_pb2.NodeGetInfoResponse(
+            node_id=volumes.node, accessible_topology=csi_pb2.Topology(segments=volumes.place)
+        )
+
+    def NodeGetVolumeStats(
+        self, request: csi_pb2.NodeGetVolumeStatsRequest, context: grpc.ServicerContext
+    ) -> csi_pb2.NodeGetVolumeStatsResponse:
+        required(volume_id=request.volume_id, volume_path=request.volume_path)
+        stats = self._volumes.stats(request.volume_id, request.volume_path)
+        units = csi_pb2.VolumeUsage
+        return csi_pb2.NodeGetVolumeStatsResponse(
+            usage=[
+                csi_pb2.VolumeUsage(available=each.available, total=each.total, used=each.used, unit=unit)
+                for each, unit in ((stats.bytes, units.BYTES), (stats.inodes, units.INODES))
+                if each is not None
+            ],
+            volume_condition=csi_pb2.VolumeCondition(abnormal=bool(stats.fault), message=stats.fault or "well"),
+        )
+
+    def NodeExpandVolume(
+        self, request: csi_pb2.NodeExpandVolumeRequest, context: grpc.ServicerContext
+    ) -> csi_pb2.NodeExpandVolumeResponse:
+        """Answer with the size: the controller's call grew the volume on every node already."""
+        required(volume_id=request.volume_id, volume_path=request.volume_path)
+        return csi_pb2.NodeExpandVolumeResponse(
+            capacity_bytes=self._volumes.size(request.volume_id, request.volume_path)
+        )

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from csi_ub.model import AccessMode, is_volume_id
+from csi_ub.model import AccessMode, is_own_id
 from ubhost import statefile
 from ubhost.kernel.mountinfo import Origin
 from ubhost.kernel.mounts import Attribute
@@ -74,6 +74,6 @@ class NodeRecords:
             statefile.write(path, _VERSION, msgspec.to_builtins(record))
 
     def _path(self, volume_id: str) -> Path:
-        if not is_volume_id(volume_id):  # a name may be anything a caller sent
+        if not is_own_id(volume_id):  # a name may be anything a caller sent
             volume_id = hashlib.sha256(volume_id.encode()).hexdigest()
         return self._folder / f"{volume_id}.json"

@@ -6,27 +6,40 @@ time; others of that volume wait a little.
 """
 
 import os
+import stat
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from csi_ub.bounded import Bounded
 from csi_ub.engines.base import Engine
 from csi_ub.errors import InUse, NotStaged
 from csi_ub.locks import hold
-from csi_ub.model import Attachment, Capability
+from csi_ub.model import Attachment, Capability, Volume
 from csi_ub.mounter import Mounter, canonical, see
 from csi_ub.mountflags import attributes
 from csi_ub.noderecord import NodeRecord, NodeRecords, Use
 from csi_ub.plan import plan_mount, plan_unmount
 from csi_ub.pool import Pool, boot_id
-from csi_ub.pools.directory import DirectorySpace
+from csi_ub.pools.base import Usage
 from csi_ub.steps import Bind
-from csi_ub.volumes import Volumes
+from csi_ub.volumes import Volumes, attached_pool
 from ubhost.apply import apply
-from ubhost.errors import Conflict, HostFault, Unsupported
+from ubhost.errors import Conflict, HostFault, NotFound, UbError, Unsupported
 from ubhost.kernel import mountinfo
 from ubhost.kernel.mountinfo import Origin
+
+_STATS_S = 3.0  # kubelet asks every minute for every volume; a hung one must not hold it up
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """What a volume uses; ``None`` is unknown. ``fault`` says what is wrong, if something is."""
+
+    bytes: Usage | None
+    inodes: Usage | None
+    fault: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +49,7 @@ class NodeVolumes:
     volumes: Volumes
     engine: Engine
     run: Path
+    bounded: Bounded = field(default_factory=Bounded)
 
     def open(self) -> None:
         """Make the folders for records and locks, and sweep out records that a killed driver did not finish."""
@@ -69,6 +83,7 @@ class NodeVolumes:
                 steps = plan_mount(Bind(str(target), origin, use.attributes), seen)
                 staged = {**record.staged, str(target): use}
                 with self._noted(record, replace(record, origin=origin, pool=str(pool.path), staged=staged)):
+                    _give_to_group(source, capability.mount_group)
                     self.engine.attach(volume, pool, Attachment(self.volumes.node, capability.mode, boot_id()))
                     apply(steps, Mounter(source).do)
 
@@ -91,8 +106,7 @@ class NodeVolumes:
             staged = {path: use for path, use in record.staged.items() if path != str(target)}
             record = replace(record, staged=staged, published=record.published if staged else {})
             if not record.staged:
-                pool = Pool("attached", Path(record.pool), DirectorySpace())
-                self.engine.detach(volume_id, pool, self.volumes.node)
+                self.engine.detach(volume_id, attached_pool(record.pool), self.volumes.node)
             self._records.write(record)
 
     def publish(
@@ -148,6 +162,52 @@ class NodeVolumes:
                 rest = {path: use for path, use in record.published.items() if path != str(target)}
                 self._records.write(replace(record, published=rest))
 
+    def stats(self, volume_id: str, path: str) -> Stats:
+        """Return what a volume that is mounted at ``path`` uses, and what is wrong with it; never hangs.
+
+        Raises:
+            NotFound: the volume is not mounted there.
+        """
+        record = self._mounted(volume_id, path)
+        try:
+            return self.bounded.run(f"volume {volume_id}", lambda: self._stats(record), _STATS_S)
+        except NotFound:
+            return Stats(None, None, f"the pool of volume {volume_id} has it no more")
+        except UbError as error:
+            return Stats(None, None, str(error))
+
+    def size(self, volume_id: str, path: str) -> int:
+        """Return the bytes of a volume that is mounted at ``path``.
+
+        Raises:
+            NotFound: the volume is not mounted there, or does not exist.
+        """
+        volume, _ = self._recorded(self._mounted(volume_id, path))
+        return volume.size
+
+    def _mounted(self, volume_id: str, path: str) -> NodeRecord:
+        record = self._records.read(volume_id)
+        target = canonical(path) if path.startswith("/") else Path(path)
+        mounted = see(target).mounts if record else ()
+        if record is None or not mounted or mounted[-1].origin != record.origin:
+            raise NotFound(f"volume {volume_id} is not mounted at {path}")
+        return record
+
+    def _recorded(self, record: NodeRecord) -> tuple[Volume, Pool]:
+        pool = attached_pool(record.pool)
+        volume = pool.volumes.find(record.volume)
+        if volume is None:
+            raise NotFound(f"volume {record.volume} does not exist in {record.pool}")
+        return volume, pool
+
+    def _stats(self, record: NodeRecord) -> Stats:
+        volume, pool = self._recorded(record)
+        self.engine.verify(volume, pool)
+        with pool.share(volume.id) as share:
+            files = os.statvfs(share.path)
+        inodes = Usage(files.f_files - files.f_ffree, files.f_files) if files.f_files else None
+        return Stats(pool.usage(volume), inodes, None)
+
     @property
     def _locks(self) -> Path:
         return self.run / "locks"
@@ -193,6 +253,21 @@ class NodeVolumes:
         for other in self._still_published(record):
             if other != str(target) and (use.mode.is_single_target or record.published[other].mode.is_single_target):
                 raise InUse(f"volume {record.volume} is published at {other} as {record.published[other].mode.name}")
+
+
+def _give_to_group(folder: int, group: int | None) -> None:
+    """Let members of ``group`` write, now and in what is made later. The top folder only: a walk takes minutes."""
+    if group is None:
+        return
+    path, state = f"/proc/self/fd/{folder}", os.fstat(folder)
+    mode = stat.S_IMODE(state.st_mode) | stat.S_ISGID | stat.S_IRWXG
+    try:
+        if state.st_gid != group:
+            os.chown(path, -1, group)
+        if stat.S_IMODE(os.fstat(folder).st_mode) != mode:
+            Path(path).chmod(mode)
+    except OSError as error:
+        raise HostFault(f"cannot give the volume to group {group}: {error.strerror}") from error
 
 
 def _open_staged(record: NodeRecord, staging: Path) -> int:

@@ -35,6 +35,13 @@ def parse(parameters: Mapping[str, str], pools: frozenset[str]) -> Spec:
     return spec
 
 
+def refuse_all(parameters: Mapping[str, str]) -> None:
+    """Raise ``InvalidRequest`` if there is any parameter but those that Kubernetes adds."""
+    unknown = sorted(key for key in parameters if not key.startswith(_FROM_KUBERNETES))
+    if unknown:
+        raise InvalidRequest("; ".join(f"unknown parameter {key!r}" for key in unknown))
+
+
 def _choice(key: str, given: Mapping[str, str], default: E, wrong: list[str]) -> E:
     choices = {choice.value: choice for choice in type(default)}
     text = given.get(key, default.value)

@@ -59,7 +59,7 @@ def capabilities(messages: Iterable[csi_pb2.VolumeCapability]) -> tuple[Capabili
     return found
 
 
-def capacity(request: csi_pb2.CreateVolumeRequest) -> CapacityRange:
+def capacity(request: csi_pb2.CreateVolumeRequest | csi_pb2.ControllerExpandVolumeRequest) -> CapacityRange:
     """Return the sizes asked for; an absent range is all zero.
 
     Raises:

@@ -5,10 +5,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from csi_ub.model import Volume, is_volume_id
-from csi_ub.pool import Pool, is_owned_by
-from csi_ub.pools.directory import DirectorySpace
+from csi_ub import topology
+from csi_ub.config import PoolType
+from csi_ub.model import Snapshot, Volume, is_own_id, is_owned_by
+from csi_ub.pool import Pool
+from csi_ub.pools import space
 from ubhost.errors import InvalidRequest, NotFound, Unsupported
+from ubhost.kernel import btrfs
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,13 +21,27 @@ class Volumes:
     node: str
     pools: tuple[Pool, ...]
     others: tuple[str, ...] = ()  # names of the peers
+    supernode: str = "default"
+
+    @property
+    def place(self) -> dict[str, str]:
+        """The topology segments of this node."""
+        return topology.segments(self.node, self.supernode)
 
     def own(self, volume_id: str) -> tuple[Volume, Pool] | None:
         """Return a volume of this node's pools and its pool, or ``None``."""
         for pool in self.pools:
-            volume = pool.find(volume_id)
+            volume = pool.volumes.find(volume_id)
             if volume:
                 return volume, pool
+        return None
+
+    def snapshot(self, snapshot_id: str) -> tuple[Snapshot, Pool] | None:
+        """Return a snapshot of this node's pools and its pool, or ``None``."""
+        for pool in self.pools:
+            snapshot = pool.snapshots.find(snapshot_id)
+            if snapshot:
+                return snapshot, pool
         return None
 
     def find(self, volume_id: str, context: Mapping[str, str]) -> tuple[Volume, Pool]:
@@ -37,10 +54,10 @@ class Volumes:
         found = self.own(volume_id)
         if found:
             return found
-        if not is_volume_id(volume_id):
+        if not is_own_id(volume_id):
             raise NotFound(f"volume {volume_id!r} does not exist")
         pool = _neighbour(context.get("path", ""))
-        volume = pool.find(volume_id) if pool else None
+        volume = pool.volumes.find(volume_id) if pool else None
         if pool and volume and volume.owner == context.get("owner"):
             return volume, pool
         if is_owned_by(volume_id, self.node) or "owner" not in context:
@@ -52,7 +69,7 @@ class Volumes:
 
     def refuse_foreign(self, volume_id: str) -> None:
         """Raise ``Unsupported`` for the id of another node's volume: saying "deleted" would leak its bytes."""
-        if is_volume_id(volume_id) and not is_owned_by(volume_id, self.node):
+        if is_own_id(volume_id) and not is_owned_by(volume_id, self.node):
             owner = next((name for name in self.others if is_owned_by(volume_id, name)), "that is not among our peers")
             raise Unsupported(f"volume {volume_id} belongs to node {owner}: ask the driver of that node")
 
@@ -75,4 +92,10 @@ def _neighbour(path: str) -> Pool | None:
         return None
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != 0 or found.st_mode & 0o022:
         return None
-    return Pool("neighbour", folder, DirectorySpace())
+    return attached_pool(path)
+
+
+def attached_pool(path: str) -> Pool:
+    """Return the pool at ``path``, whichever node it belongs to and of whatever kind it is."""
+    kind = PoolType.BTRFS if btrfs.is_btrfs(Path(path)) else PoolType.DIR
+    return Pool(path, Path(path), space(kind))

@@ -7,9 +7,11 @@ strong by construction. It cannot reach another machine.
 
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 
 from csi_ub.model import Attachment, Volume
 from csi_ub.pool import Pool
+from ubhost.errors import NotFound
 
 NAME = "bind"
 
@@ -19,13 +21,17 @@ class BindEngine:
         return {"engine": NAME, "owner": volume.owner, "pool": pool.name, "path": str(pool.path)}
 
     def attach(self, volume: Volume, pool: Pool, attachment: Attachment) -> None:
-        pool.attach(volume.id, attachment)
+        with pool.share(volume.id) as share:
+            share.attach(attachment)
 
     def stage(self, volume: Volume, pool: Pool) -> int:
-        return pool.open_data(volume.id)
+        with pool.share(volume.id) as share:
+            return share.open_data()
 
     def verify(self, volume: Volume, pool: Pool) -> None:
-        os.close(pool.open_data(volume.id))
+        with pool.share(volume.id) as share:
+            os.close(share.open_data())
 
     def detach(self, volume_id: str, pool: Pool, node: str) -> None:
-        pool.detach(volume_id, node)
+        with suppress(NotFound), pool.share(volume_id) as share:
+            share.detach(node)

@@ -2,6 +2,7 @@
 
 from csi_ub.config import PoolType
 from csi_ub.pools.base import Space
+from csi_ub.pools.btrfs import BtrfsSpace
 from csi_ub.pools.directory import DirectorySpace
 
 
@@ -10,3 +11,5 @@ def space(kind: PoolType) -> Space:
     match kind:
         case PoolType.DIR:
             return DirectorySpace()
+        case PoolType.BTRFS:
+            return BtrfsSpace()

@@ -1,8 +1,10 @@
 """A pool in a plain directory: works on every file system, and limits nobody."""
 
-import shutil
+import os
 from pathlib import Path
 
+from csi_ub.pools.base import Usage
+from csi_ub.pools.copy import copy_tree, remove_tree
 from ubhost.errors import HostFault
 
 
@@ -10,27 +12,37 @@ class DirectorySpace:
     """Volumes are folders. There is no quota: the sizes of its volumes are reported as unknown."""
 
     has_quota = False
+    is_atomic = False
 
-    def make(self, data: Path, size: int) -> None:
+    def check(self, pool: Path) -> None:
+        """Any directory will do."""
+
+    def make(self, share: Path, size: int) -> None:
         try:
-            data.mkdir()
-            data.chmod(0o777)  # any user of a pod may write; the pool itself is closed to all but root
+            share.mkdir(mode=0o700)
         except OSError as error:
-            raise HostFault(f"cannot make {data}: {error.strerror}") from error
+            raise HostFault(f"cannot make {share}: {error.strerror}") from error
 
-    def remove(self, data: Path) -> None:
-        remove_tree(data)
+    def copy(self, source: Path, share: Path, size: int) -> None:
+        copy_tree(source, share)
 
+    def resize(self, share: Path, size: int) -> None:
+        """There is no limit to lift."""
 
-def remove_tree(folder: Path) -> None:
-    """Remove ``folder`` with all it holds; it may be gone in part or whole.
+    def usage(self, share: Path, size: int) -> Usage:
+        """Return the numbers of the whole file system: nobody counts what one folder holds."""
+        try:
+            found = os.statvfs(share)
+        except OSError as error:
+            raise HostFault(f"cannot ask for the space of {share}: {error.strerror}") from error
+        return Usage((found.f_blocks - found.f_bfree) * found.f_frsize, found.f_blocks * found.f_frsize)
 
-    Raises:
-        HostFault: something in it cannot be removed.
-    """
-    try:
-        shutil.rmtree(folder)  # never follows symbolic links
-    except FileNotFoundError:
-        return
-    except OSError as error:
-        raise HostFault(f"cannot remove {folder}: {error.strerror} ({error.filename})") from error
+    def available(self, pool: Path) -> int:
+        try:
+            found = os.statvfs(pool)
+        except OSError as error:
+            raise HostFault(f"cannot ask for the space of {pool}: {error.strerror}") from error
+        return found.f_bavail * found.f_frsize
+
+    def remove(self, share: Path) -> None:
+        remove_tree(share)

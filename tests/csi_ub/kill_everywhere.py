@@ -56,11 +56,11 @@ class World:
         node = NodeVolumes(volumes, engine, folder / "run")
         node.open()
         self.controller: Any = Controller(volumes, engine)  # type: ignore[abstract]
-        self.node: Any = Node(node)  # type: ignore[abstract]
+        self.node: Any = Node(node)
         self.staging, self.target = folder / "staging", folder / "pods/target"
 
     def ids(self) -> list[str]:
-        return [volume.id for volume in self.pool.all()]
+        return [volume.id for volume in self.pool.volumes.all()]
 
     def call(self, name: str) -> None:
         """Make one CSI call for the only volume of the world, or for the one that was deleted last."""
@@ -89,14 +89,14 @@ class World:
         records = [path for path in (self.folder / "run").iterdir() if path.is_file()]
         return {
             "volumes": len(self.ids()),
-            "data": [sorted(path.name for path in (self.pool.path / "volumes").glob("*/data/*"))],
+            "data": [sorted(path.name for path in (self.pool.path / "volumes").glob("*/share/data/*"))],
             "names": len(list((self.pool.path / "names").iterdir())),
             "rubbish": [*(self.pool.path / "new").iterdir(), *(self.pool.path / "trash").iterdir()],
             "staged": len(mountinfo.at(mounts, self.staging)),
             "published": len(mountinfo.at(mounts, self.target)),
             "target": self.target.exists(),
             "records": [path.read_text() for path in records],
-            "attached": len(list((self.pool.path / "volumes").glob("*/nodes/*.json"))),
+            "attached": len(list((self.pool.path / "volumes").glob("*/share/nodes/*.json"))),
         }
 
     def _remembered(self) -> str:

@@ -104,13 +104,13 @@ def test_a_symbolic_link_planted_among_the_volumes_is_not_followed(driver: Drive
     folder.rename(outside)
     folder.symlink_to(outside)
     driver.delete(volume.volume_id)
-    assert (outside / "data").is_dir()
+    assert (outside / "share/data").is_dir()
 
 
 def test_a_volume_context_cannot_lead_to_a_folder_that_holds_no_such_volume(driver: Driver, tmp_path: Path) -> None:
     volume = driver.create()
     foreign = f"ub-{'0' * 12}-{volume.volume_id[-32:]}"
-    (tmp_path / "trap/volumes" / foreign / "data").mkdir(parents=True)
+    (tmp_path / "trap/volumes" / foreign / "share/data").mkdir(parents=True)
     (tmp_path / "trap/volumes" / foreign / "volume.json").write_text(json.dumps({"version": 1, "id": "other"}))
     for path in (str(tmp_path / "trap"), "relative", "/nowhere", str(driver.pool), "a\0b"):
         with pytest.raises(grpc.RpcError) as caught:
