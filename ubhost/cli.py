@@ -8,7 +8,7 @@ from typing import Any
 from ubhost.discovery import Discovery, discover
 from ubhost.providers import AUTO
 from ubhost.roots import Roots
-from ubhost.show import data, text
+from ubhost.show import data, dot, svg, text
 
 TEXTS: Mapping[str, Callable[[Discovery], str]] = {
     "all": text.overview,
@@ -36,7 +36,10 @@ DATA: Mapping[str, Callable[[Discovery], dict[str, Any]]] = {
 def parser() -> argparse.ArgumentParser:
     result = argparse.ArgumentParser(prog="ubnode show", description="Show what was found on this host.")
     result.add_argument("what", nargs="?", choices=sorted(TEXTS), default="all", help="what to show (all)")
-    result.add_argument("--json", action="store_true", help="for programs: stable names, one document")
+    form = result.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="for programs: stable names, one document")
+    form.add_argument("--dot", action="store_true", help="topology only: for Graphviz")
+    form.add_argument("--svg", action="store_true", help="topology only: a picture")
     result.add_argument(
         "--provider", choices=(AUTO, "sim", "ubcore", "rdma"), default=AUTO, help="whom to ask (auto: the first found)"
     )
@@ -45,9 +48,17 @@ def parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str]) -> int:
     arguments = parser().parse_args(argv)
-    found = discover(Roots.from_environ(), arguments.provider)
-    if arguments.json:
-        print(json.dumps(DATA[arguments.what](found), indent=1, ensure_ascii=False))
-    else:
-        print(TEXTS[arguments.what](found))
+    if (arguments.dot or arguments.svg) and arguments.what != "topology":
+        parser().error("--dot and --svg draw the topology: ubnode show topology")
+    print(_shown(arguments, discover(Roots.from_environ(), arguments.provider)))
     return 0
+
+
+def _shown(arguments: argparse.Namespace, found: Discovery) -> str:
+    if arguments.json:
+        return json.dumps(DATA[arguments.what](found), indent=1, ensure_ascii=False)
+    if arguments.dot:
+        return dot.graph(found)
+    if arguments.svg:
+        return svg.picture(found)
+    return TEXTS[arguments.what](found)

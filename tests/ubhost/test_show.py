@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
@@ -11,9 +12,9 @@ from ubhost.discovery import Discovery, Level
 from ubhost.errors import Unsupported
 from ubhost.model import Eid, PortState, TransMode
 from ubhost.provider import Device, EidSlot, Kind, Sharing
-from ubhost.show import data
+from ubhost.show import data, dot, svg
 from ubhost.show.table import ranges, rate, size, table
-from ubhost.topology import topology
+from ubhost.topology import Node, topology
 from ubhost.ubse.bodies import CpuLink, NodeInfo
 from ubsim.expansion import load
 from ubsim.hosts import hosts_of
@@ -84,6 +85,50 @@ def test_json_has_eids_in_full_and_enumerations_by_name(found: Discovery) -> Non
     assert document["topology"]["dies"][0]["nominal_mbps"] == 400_000
 
 
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def test_the_picture_tells_every_port_and_device_by_a_word(found: Discovery) -> None:
+    drawn = ElementTree.fromstring(svg.picture(found))
+    titles = [title.text for title in drawn.iter(f"{SVG}title")]
+    assert titles[0] == "node0, slot 0 of super-node 7"
+    assert "port 0 up, to cc08-a000-0-1-000000-0000000700010000 port 0" in titles
+    assert titles.count("port 8 down, to nobody") == 2
+    assert "urma_1: udma2, not healthy" in titles
+    assert "node1, slot 1, 1 hop away" in titles
+    words = [text.text or "" for text in drawn.iter(f"{SVG}text")]
+    assert "provider sim, from the simulator: no figure here is a UB figure" in words
+    assert "memory only" in words
+
+
+def test_a_hostile_name_cannot_leave_its_text(found: Discovery) -> None:
+    nodes = (Node(0, '<script>"x"</script>', 0), Node(1, "a&b", 1))
+    hostile = replace(found, topology=replace(found.topology, nodes=nodes))
+    drawn = ElementTree.fromstring(svg.picture(hostile))
+    assert not list(drawn.iter(f"{SVG}script"))
+    assert '\\"x\\"' in dot.graph(hostile)
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 65])
+def test_any_number_of_nodes_is_drawn(found: Discovery, count: int) -> None:
+    nodes = tuple(Node(slot, f"n{slot}", min(slot, 1)) for slot in range(count))
+    many = replace(found, topology=replace(found.topology, nodes=nodes, dies=(), numa=()), devices=())
+    assert ElementTree.fromstring(svg.picture(many)).tag == f"{SVG}svg"
+
+
+def test_the_graph_joins_devices_to_their_dies(found: Discovery) -> None:
+    drawn = dot.graph(found)
+    assert '"urma_1" -- "die 00001" [label="udma2"];' in drawn
+    assert '"slot 0" -- "slot 1";' in drawn
+    assert drawn.count("{") == drawn.count("}")
+
+
+def test_only_the_topology_can_be_drawn(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["numa", "--svg"])
+    assert "--dot and --svg draw the topology" in capsys.readouterr().err
+
+
 def test_plain_data_knows_every_kind_of_value() -> None:
     assert data.plain(PortState.DOWN) == "DOWN"
     assert data.plain(TransMode.RM | TransMode.UM) == ["RM", "UM"]
@@ -103,7 +148,7 @@ def test_columns_are_aligned_also_under_wide_characters() -> None:
 
 def test_numbers_are_said_as_people_say_them() -> None:
     assert [size(n) for n in (None, 512, 2048, 64 << 30)] == ["-", "512 B", "2.0 KiB", "64.0 GiB"]
-    assert [rate(n) for n in (None, 800, 2500, 400_000)] == ["-", "800 Mb/s", "2.5 Gb/s", "400 Gb/s"]
+    assert [rate(n) for n in (None, 800, 2500, 2_800_000)] == ["-", "800 Mb/s", "2.5 Gb/s", "2.8 Tb/s"]
     assert ranges([3, 1, 2, 8]) == "1-3,8"
     assert ranges([]) == "-"
 

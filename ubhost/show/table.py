@@ -30,6 +30,8 @@ def rate(mbps: int | None) -> str:
     """Return megabits a second as people say them: ``400 Gb/s``."""
     if mbps is None:
         return "-"
+    if mbps >= 1_000_000:
+        return f"{mbps / 1_000_000:g} Tb/s"
     return f"{mbps / 1000:g} Gb/s" if mbps >= 1000 else f"{mbps} Mb/s"
 
 
