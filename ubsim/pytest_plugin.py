@@ -7,6 +7,7 @@
 They need root. What the plugin gives is a stand-in: see docs/simulator.md for what it refuses and what it is not.
 """
 
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture
 def supernode(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[SuperNodeHandle]:
-    """A super-node of its own for the test, taken down after it."""
+    """A super-node of its own for the test, taken down after it.
+
+    It lies outside of ``tmp_path``, whose names are often too long for sockets (107 bytes).
+    """
     marker = request.node.get_closest_marker("scenario")
     asked = marker.args[0] if marker else DEFAULT
     if isinstance(asked, dict):
@@ -33,7 +37,7 @@ def supernode(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[SuperN
         path.write_text(yaml.safe_dump(asked))
     else:
         path = Path(asked)
-    with running(path, tmp_path / "ubsim") as found:
+    with tempfile.TemporaryDirectory(prefix="ubsim-") as short, running(path, Path(short) / "sim") as found:
         yield found
 
 

@@ -18,7 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ubhost import statefile
-from ubhost.errors import Busy, Conflict, HostFault, UbError, Unsupported
+from ubhost.errors import Busy, Conflict, HostFault, InvalidRequest, UbError, Unsupported
 from ubhost.kernel import mountinfo, mounts
 from ubhost.kernel.netns import find_netns, open_netns, own_inode
 from ubsim import expansion, named_netns, record
@@ -30,6 +30,7 @@ from ubsim.scenario import Netns, SuperNode
 
 MAX_PROCESSES = 8
 START_TIMEOUT_S = 120.0
+MAX_SOCKET_PATH = 107  # bytes, sun_path without the NUL
 STOP_TIMEOUT_S = 5.0
 Spawn = Callable[[Path, tuple[str, ...]], "subprocess.Popen[bytes]"]
 WHOLE = (record.FILE, record.SCENARIO)
@@ -42,7 +43,7 @@ def up(scenario: Path, folder: Path, spawn: Spawn | None = None) -> Record:
     some nodes, and is there for tests.
 
     Raises:
-        InvalidRequest: the scenario cannot be read or cannot exist.
+        InvalidRequest: the scenario cannot be read or cannot exist, or the folder is too deep for sockets.
         Conflict: another super-node is up there, or the folder holds something else.
         Unsupported: we are not root.
         HostFault: the machine refused something; nothing is left behind.
@@ -51,6 +52,7 @@ def up(scenario: Path, folder: Path, spawn: Spawn | None = None) -> Record:
     if os.geteuid() != 0:
         raise Unsupported("a simulated super-node needs root: it makes netdevs and namespaces")
     folder = folder.absolute()
+    _refuse_long_paths(super_node, folder)
     folder.mkdir(parents=True, exist_ok=True)
     with _locked(folder):
         running = _running(folder)
@@ -61,6 +63,15 @@ def up(scenario: Path, folder: Path, spawn: Spawn | None = None) -> Record:
                 f"super-node {running.name} is up in {folder}; take it down first: ubnode sim down --root {folder}"
             )
         return _up(super_node, scenario.read_bytes(), folder, spawn or spawn_daemon)
+
+
+def _refuse_long_paths(super_node: SuperNode, folder: Path) -> None:
+    longest = max(
+        (record.control_socket(folder, node.name) for node in super_node.nodes), key=lambda path: len(str(path))
+    )
+    excess = len(os.fsencode(longest)) - MAX_SOCKET_PATH
+    if excess > 0:
+        raise InvalidRequest(f"{folder} is {excess} bytes too long: the socket {longest} must fit {MAX_SOCKET_PATH}")
 
 
 def _running(folder: Path) -> Record | None:

@@ -1,21 +1,19 @@
 """A super-node comes up whole or not at all, and goes without a trace."""
 
-import contextlib
 import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 import yaml
 
+from tests.ubsim.traces import traces
 from ubhost.errors import Conflict, HostFault, InvalidRequest, UbError
-from ubhost.kernel import mountinfo
-from ubhost.kernel.rtnl import Rtnl
 from ubnode.__main__ import main as ubnode
 from ubsim import consistency, record, supernode
 from ubsim.cables import Cables
@@ -25,44 +23,12 @@ TWO = Path(consistency.__file__).parent / "scenarios" / "two-nodes.yaml"
 OWN = {"name": "own", "nodes": [{"name": "node", "count": 2, "netns": "own"}]}
 
 
-@dataclass(frozen=True)
-class Traces:
-    """Everything that a super-node makes on a machine."""
-
-    links: frozenset[str]
-    mounts: frozenset[str]
-    namespaces: frozenset[str]
-    processes: frozenset[str]
-    files: frozenset[str]
-
-
-def traces(folder: Path) -> Traces:
-    with Rtnl() as links:
-        names = frozenset(link.name for link in links.links())
-    netns = Path("/run/netns")
-    return Traces(
-        names,
-        frozenset(mount.target for mount in mountinfo.read()),
-        frozenset(path.name for path in netns.iterdir()) if netns.is_dir() else frozenset(),
-        frozenset(_daemons()),
-        frozenset(str(path) for path in folder.rglob("*")) if folder.exists() else frozenset(),
-    )
-
-
-def _daemons() -> Iterator[str]:
-    for folder in Path("/proc").iterdir():
-        if folder.name.isdigit():
-            with contextlib.suppress(OSError):
-                command = (folder / "cmdline").read_bytes()
-                if b"ubsim.daemon" in command:
-                    yield folder.name
-
-
 @pytest.fixture
-def folder(tmp_path: Path) -> Iterator[Path]:
-    folder = tmp_path / "sim"
-    yield folder
-    supernode.down(folder)
+def folder() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="ubsim-") as short:
+        folder = Path(short) / "sim"
+        yield folder
+        supernode.down(folder)
 
 
 def scenario(tmp_path: Path, content: Mapping[str, object]) -> Path:
@@ -102,14 +68,14 @@ def test_another_super_node_on_the_same_root_is_refused(folder: Path, tmp_path: 
         supernode.up(scenario(tmp_path, OWN), folder)
 
 
-def test_two_super_nodes_live_side_by_side_on_roots_of_their_own(folder: Path, tmp_path: Path) -> None:
+def test_two_super_nodes_live_side_by_side_on_roots_of_their_own(folder: Path) -> None:
     first = supernode.up(TWO, folder)
-    second = supernode.up(TWO, tmp_path / "other")
+    second = supernode.up(TWO, folder.parent / "other")
     try:
         assert first.bridge != second.bridge
         assert not {n.name for n in first.netdevs} & {n.name for n in second.netdevs}
     finally:
-        supernode.down(tmp_path / "other")
+        supernode.down(folder.parent / "other")
     assert supernode.required(folder) == first
 
 
@@ -198,6 +164,13 @@ def test_the_command_line_tells_how_to_go_on(folder: Path, capsys: pytest.Captur
     assert '"level": "stand-in"' in capsys.readouterr().out
     assert ubnode(["sim", "down", "--root", str(folder)]) == 0
     assert "super-node two-nodes is down" in capsys.readouterr().out
+
+
+def test_a_root_too_deep_for_sockets_is_refused_before_anything_is_made(tmp_path: Path) -> None:
+    deep = tmp_path / ("d" * 100)
+    with pytest.raises(InvalidRequest, match="bytes too long"):
+        supernode.up(TWO, deep)
+    assert not deep.exists()
 
 
 def test_a_scenario_that_cannot_exist_makes_nothing(folder: Path, tmp_path: Path) -> None:

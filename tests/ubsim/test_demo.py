@@ -1,0 +1,79 @@
+"""The demo tells the whole story, and leaves nothing behind however it ends."""
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.ubsim.traces import traces
+
+pytestmark = pytest.mark.kernel
+
+
+@pytest.fixture
+def temporary() -> Iterator[Path]:
+    """A short path: that of pytest is too long for sockets."""
+    with tempfile.TemporaryDirectory(prefix="demo-") as folder:
+        yield Path(folder)
+
+
+def start(temporary: Path, **environ: str) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        [sys.executable, "-m", "ubsim.demo"],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "TMPDIR": str(temporary), **environ},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_the_demo_runs_twice_in_a_row_and_leaves_nothing_behind(temporary: Path) -> None:
+    before = traces(temporary)
+    for _ in range(2):
+        process = start(temporary)
+        story, complaints = process.communicate(timeout=120)
+        assert process.returncode == 0, story + complaints
+        assert "ubnode show" in story
+        assert "3 packets transmitted, 3 received, 0% packet loss" in story
+        assert "written on node0, read on node1" in story
+        assert all(part in story for part in ("online/trading", "HLS", "LS", "BE"))
+        assert "no figure here is a UB figure" in story
+        assert traces(temporary) == before
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("after", ["== A super-node", "ub-cni <<<", "nsenter", "== One volume"])
+def test_a_stopped_demo_takes_everything_down(temporary: Path, number: signal.Signals, after: str) -> None:
+    before = traces(temporary)
+    process = start(temporary)
+    assert process.stdout is not None
+    for line in process.stdout:
+        if after in line:
+            break
+    time.sleep(0.05)
+    process.send_signal(number)
+    _, complaints = process.communicate(timeout=60)
+    assert process.returncode == 130, complaints
+    assert "Traceback" not in complaints
+    assert traces(temporary) == before
+
+
+def test_a_demo_whose_plugin_fails_says_which_and_takes_everything_down(temporary: Path) -> None:
+    broken = temporary / "bin"
+    broken.mkdir()
+    for name in ("ub-cni", "ub-csi", "ubnode"):
+        (broken / name).write_text("#!/bin/sh\necho broken on purpose >&2\nexit 3\n")
+        (broken / name).chmod(0o755)
+    before = traces(temporary)
+    process = start(temporary, UB_BIN_DIR=str(broken))
+    _, complaints = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "broken on purpose" in complaints
+    assert "Traceback" not in complaints
+    assert traces(temporary) == before
