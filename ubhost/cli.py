@@ -1,14 +1,18 @@
-"""``ubnode show``: what was found on this host. It changes nothing."""
+"""``ubnode show`` and ``ubnode watch``: what was found on this host, and what changes. They change nothing."""
 
 import argparse
 import json
 from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
+from ubhost.changes import Change
 from ubhost.discovery import Discovery, discover
 from ubhost.providers import AUTO
 from ubhost.roots import Roots
 from ubhost.show import data, dot, svg, text
+from ubhost.uevents import Uevents
+from ubhost.watch import watch
 
 TEXTS: Mapping[str, Callable[[Discovery], str]] = {
     "all": text.overview,
@@ -40,10 +44,14 @@ def parser() -> argparse.ArgumentParser:
     form.add_argument("--json", action="store_true", help="for programs: stable names, one document")
     form.add_argument("--dot", action="store_true", help="topology only: for Graphviz")
     form.add_argument("--svg", action="store_true", help="topology only: a picture")
+    _add_provider(result)
+    return result
+
+
+def _add_provider(result: argparse.ArgumentParser) -> None:
     result.add_argument(
         "--provider", choices=(AUTO, "sim", "ubcore", "rdma"), default=AUTO, help="whom to ask (auto: the first found)"
     )
-    return result
 
 
 def main(argv: Sequence[str]) -> int:
@@ -62,3 +70,31 @@ def _shown(arguments: argparse.Namespace, found: Discovery) -> str:
     if arguments.svg:
         return svg.picture(found)
     return TEXTS[arguments.what](found)
+
+
+def watch_main(argv: Sequence[str]) -> int:
+    """Print each change as it comes, until interrupted."""
+    arguments = watch_parser().parse_args(argv)
+    roots = Roots.from_environ()
+    with Uevents(roots) as uevents:
+        for found, seen in watch(lambda: discover(roots, arguments.provider), uevents):
+            if not seen and not arguments.json:
+                print(f"{text.heading(found)}\nwatching {len(found.devices)} devices", flush=True)
+            for change in seen:
+                print(_line(change, as_json=arguments.json), flush=True)
+    return 0
+
+
+def watch_parser() -> argparse.ArgumentParser:
+    result = argparse.ArgumentParser(prog="ubnode watch", description="Print what changes on this host, as it comes.")
+    result.add_argument("--json", action="store_true", help="one JSON object a line")
+    _add_provider(result)
+    return result
+
+
+def _line(change: Change, *, as_json: bool) -> str:
+    now = datetime.now(UTC).isoformat(timespec="milliseconds")
+    if as_json:
+        return json.dumps({"time": now, **data.plain(change)}, ensure_ascii=False)
+    touched = f"; touches {' '.join(change.devices)}" if change.devices else ""
+    return f"{now}  {change.what.value}: {change.subject}: {change.cause}{touched}"
