@@ -200,12 +200,16 @@ class _Attaching:
             time.time(),
             request.pod,
             request.args.get("K8S_POD_UID", ""),
-            device.members,
+            self._exposed_by_us(),
             tuple((slot.device, slot.index, str(slot.eid)) for slot in device.eids if not slot.eid.is_zero),
             _original(link, want, self.node.host_addresses(link)) if link else None,
             self._limit_before(want),
             Delegate(ipam.type, dict(ipam.config), _delegate_environ(request)) if ipam else None,
         )
+
+    def _exposed_by_us(self) -> tuple[str, ...]:
+        """On a host that shares its devices the pod sees them anyway, and they are not ours to take away."""
+        return self.device.members if self.node.provider.sharing() is Sharing.EXCLUSIVE else ()
 
     def _limit_before(self, want: Wanted) -> tuple[int, int] | None:
         if want.bandwidth is None:

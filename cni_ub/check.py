@@ -78,7 +78,7 @@ def _wanted(request: Request, record: Record, provider: Provider, previous: Resu
     if device is None:
         raise NotFound(f"device {record.device} is not on this host any more")
     given = tuple(EidSlot(member, index, Eid.parse(eid)) for member, index, eid in record.eids)
-    held = replace(device, members=record.members, eids=given)
+    held = replace(device, members=record.members or device.members, eids=given)
     if record.link is None:
         return Wanted(held, request.ifname, bandwidth=request.conf.qos.bandwidth)
     link = record.link

@@ -5,12 +5,12 @@ SIGINT end the call between two steps: it takes back what it did and answers wit
 """
 
 import contextlib
-import logging
+import io
 import os
 import signal
 import sys
 from collections.abc import Iterator, Mapping
-from typing import TextIO
+from typing import TextIO, cast
 
 from cni_ub import engine, spec
 from cni_ub.host import Host
@@ -27,7 +27,8 @@ def run(environ: Mapping[str, str], nonce: str, stdin: bytes) -> tuple[int, byte
     host = Host(roots, Ledger(roots), lambda: providers.choose(roots), is_short_lived=True)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda received, _: host.stop.request(f"stopped by {signal.Signals(received).name}"))
-    with _stdout_is_stderr(), _log_stream(environ, stdin):
+    _set_up_log(environ, stdin)
+    with _stdout_is_stderr():
         return engine.run(host, environ, nonce, stdin)
 
 
@@ -43,18 +44,28 @@ def _stdout_is_stderr() -> Iterator[None]:
         os.close(kept)
 
 
-@contextlib.contextmanager
-def _log_stream(environ: Mapping[str, str], stdin: bytes) -> Iterator[None]:
-    """Log to ``logFile`` or stderr; a log that cannot be written must not fail a call."""
+class LogFile(io.TextIOBase):
+    """A log that cannot be written must not fail a call: then its lines go to stderr."""
+
+    def __init__(self, path: str) -> None:
+        self._fd = -1
+        with contextlib.suppress(OSError, ValueError):
+            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
+            self._fd = os.open(path, flags, 0o600) if path else 2
+
+    def write(self, text: str) -> int:
+        data = text.encode(errors="surrogateescape")
+        try:
+            os.write(self._fd, data)
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.write(2, data)
+        return len(text)
+
+
+def _set_up_log(environ: Mapping[str, str], stdin: bytes) -> None:
     level, path = "info", ""
     with contextlib.suppress(spec.Refused, InvalidRequest):
         conf = read_conf(spec.check_config(environ.get("CNI_COMMAND", ""), stdin))
         level, path = conf.log_level, conf.log_file
-    logging.raiseExceptions = False
-    with contextlib.ExitStack() as stack:
-        stream: TextIO = sys.stderr
-        if path:
-            with contextlib.suppress(OSError):
-                stream = stack.enter_context(open(path, "a", encoding="utf-8"))  # noqa: PTH123 - as the user wrote it
-        log.set_up(level, stream)
-        yield
+    log.set_up(level, cast("TextIO", LogFile(path)))

@@ -23,7 +23,7 @@ from cni_ub.steps import (
     Limit,
     LinkStep,
     Move,
-    MoveEid,
+    MoveEids,
     Rename,
     Route,
     SetAlias,
@@ -38,7 +38,7 @@ from ubhost.errors import Conflict, HostFault, NotFound
 from ubhost.kernel import netns
 from ubhost.kernel.rtnl import Refused, Rtnl
 from ubhost.model import Link
-from ubhost.provider import Bandwidth, Provider
+from ubhost.provider import Bandwidth, EidSlot, Provider
 
 
 class Node:
@@ -76,7 +76,8 @@ class Node:
         names = {want.ifname, *(host.altnames if host else ())}
         taken = frozenset(name for name in names if (link := self._pod_link(name)) and link != ours)
         seen = Seen(host=host, pod=ours, pod_names=taken)
-        return self.observe_device(seen, want.device.members, want.device.id if want.bandwidth else "")
+        limited = want.device.id if want.bandwidth else ""
+        return self.observe_device(seen, want.device.members, limited, want.device.eids)
 
     def observe_held(self, held: Held, ifname: str) -> Seen:
         """Look for the netdev that DEL must bring home, wherever the pod left it."""
@@ -100,14 +101,16 @@ class Node:
     def host_addresses(self, link: Link) -> tuple[str, ...]:
         return tuple(str(address) for address in self._host.addresses(link.index))
 
-    def observe_device(self, seen: Seen, members: tuple[str, ...], limited: str) -> Seen:
-        """Add what the driver tells: which of ``members`` the pod sees, and the bandwidth of device ``limited``."""
+    def observe_device(
+        self, seen: Seen, members: tuple[str, ...], limited: str, eids: tuple[EidSlot, ...] = ()
+    ) -> Seen:
+        """Add what the driver tells: ``members`` and EIDs that the pod sees, the bandwidth of device ``limited``."""
         bandwidth = self.provider.bandwidth(limited) if limited else Bandwidth()
-        if self.pod is None or not members:
+        if self.pod is None or not (members or eids):
             return replace(seen, bandwidth=bandwidth)
-        exposed = frozenset(self.provider.exposed(self.pod)) & frozenset(members)
-        eids = frozenset(self.provider.visible(self.pod)) if exposed else frozenset()
-        return replace(seen, exposed=exposed, eids=eids, bandwidth=bandwidth)
+        exposed = frozenset(self.provider.exposed(self.pod))
+        visible = frozenset(self.provider.visible(self.pod)) if exposed else frozenset()
+        return replace(seen, exposed=exposed & frozenset(members), eids=visible, bandwidth=bandwidth)
 
     def _pod_link(self, name: str) -> Link | None:
         return self._pod.link(name) if self._pod else None
@@ -160,7 +163,7 @@ class Node:
             HostFault: the kernel refused.
         """
         match step:
-            case Expose() | MoveEid() | Limit():
+            case Expose() | MoveEids() | Limit():
                 self._command(step)
             case Move():
                 self._move(step)
@@ -173,16 +176,23 @@ class Node:
             case _:
                 self._set(step)
 
-    def _command(self, step: Expose | MoveEid | Limit) -> None:
+    def _command(self, step: Expose | MoveEids | Limit) -> None:
         match step:
             case Limit(device=device, bandwidth=bandwidth):
                 self.provider.set_bandwidth(device, bandwidth)
             case Expose(member=member, present=present):
                 with _namespace_reasons(f"{'expose' if present else 'unexpose'} {member}"):
                     (self.provider.expose if present else self.provider.unexpose)(member, self._pod_fd())
-            case MoveEid(slot=slot, to=to):
-                with _namespace_reasons(f"move EID {slot.eid} of {slot.device} to the {to.value}"):
-                    self.provider.move_eid(slot, self._pod_fd() if to is Side.POD else self._here)
+            case MoveEids(slots=slots, to=to):
+                with _namespace_reasons(f"move {len(slots)} EIDs of {slots[0].device} to the {to.value}"):
+                    self._move_eids(slots, to)
+
+    def _move_eids(self, slots: tuple[EidSlot, ...], to: Side) -> None:
+        if to is Side.POD:
+            self.provider.move_eids(slots, self._pod_fd())
+            return
+        with contextlib.suppress(NotFound):  # they are home
+            self.provider.move_eids(slots, self._here)
 
     def _move(self, step: Move) -> None:
         source, target = self._socket(step.at), self._socket(step.to)

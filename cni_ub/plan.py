@@ -18,7 +18,7 @@ from cni_ub.steps import (
     Expose,
     Limit,
     Move,
-    MoveEid,
+    MoveEids,
     Rename,
     Route,
     SetAlias,
@@ -143,11 +143,11 @@ def _plan_link(want: Wanted, seen: Seen) -> tuple[Step, ...]:
 def _plan_device(want: Wanted, seen: Seen) -> tuple[Step, ...]:
     """A device must be exposed before its EIDs can move. Source: reference/ub.md section 3, rule 2."""
     hidden = [member for member in want.device.members if member not in seen.exposed]
-    away = [slot for slot in want.device.eids if not slot.eid.is_zero and slot not in seen.eids]
+    away = tuple(slot for slot in want.device.eids if not slot.eid.is_zero and slot not in seen.eids)
     limit = want.bandwidth if want.bandwidth not in (None, seen.bandwidth) else None
     return (
         *(Expose(member, present=True) for member in hidden),
-        *(MoveEid(slot, Side.POD) for slot in away),
+        *((MoveEids(away, Side.POD),) if away else ()),
         *((Limit(want.device.id, limit, seen.bandwidth),) if limit else ()),
     )
 
@@ -191,11 +191,13 @@ class Release:
 class Held:
     """What an attachment took, as far as it is known: from its record, or from the mark and the provider.
 
-    ``netdev`` is the device's netdev as the provider knows it, for when the record is lost and ``link`` with it.
+    ``members`` are the kernel devices to take out of the pod, and their EIDs come back with them; ``eids`` all that
+    were given. ``netdev`` is the device's netdev as the provider knows it, for when record and ``link`` are lost.
     """
 
     device: str
     members: tuple[str, ...] = ()
+    eids: tuple[EidSlot, ...] = ()
     link: OriginalLink | None = None
     netdev: str = ""
     limit: Bandwidth | None = None
@@ -205,9 +207,11 @@ class Held:
 def plan_release(held: Held, seen: Seen) -> Release:
     """Return what gives the device back as it was before ADD. A thing that is gone plans nothing."""
     hide = [Expose(member, present=False) for member in reversed(held.members) if member in seen.exposed]
+    left = tuple(slot for slot in held.eids if slot in seen.eids and slot.device not in held.members)
+    back = [MoveEids(left, Side.HOST)] if left else []
     down = [SetUp(Side.POD, seen.pod.name, up=False)] if seen.pod and seen.pod.is_up else []
     limits = [Limit(held.device, held.limit, seen.bandwidth)] if held.limit not in (None, seen.bandwidth) else []
-    return Release((*hide, *down), _plan_home(held, seen), tuple(limits))
+    return Release((*hide, *back, *down), _plan_home(held, seen), tuple(limits))
 
 
 def _plan_home(held: Held, seen: Seen) -> tuple[Step, ...]:

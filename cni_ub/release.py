@@ -21,7 +21,8 @@ from cni_ub.plan import Held, Release, Seen, plan_release
 from cni_ub.steps import Step
 from ubhost.errors import InvalidRequest, NotFound, UbError
 from ubhost.kernel import netns
-from ubhost.provider import Bandwidth, Device, Provider, Sharing
+from ubhost.model import Eid
+from ubhost.provider import Bandwidth, Device, EidSlot, Provider, Sharing
 from ubhost.record import Record, State
 
 LOG = logging.getLogger("cni_ub")
@@ -72,7 +73,7 @@ def _observe(node: Node, held: Held, record: Record, outcome: Outcome) -> Seen:
             seen = node.observe_held(held, name)
         outcome.is_pending = bool(held.netdev) and seen.host is None
     try:
-        return node.observe_device(seen, held.members, held.device if held.limit else "")
+        return node.observe_device(seen, held.members, held.device if held.limit else "", held.eids)
     except UbError as error:
         outcome.problems.append(str(error))
         return seen
@@ -124,7 +125,8 @@ def held_by(host: Host, record: Record, node: Node) -> Held:
     members = record.members or (_members_in(host, record, node, device) if record.is_damaged else ())
     limit = Bandwidth(*record.limit_mbps) if record.limit_mbps else None
     addresses = tuple(ip_interface(text) for text in record.link.addresses) if record.link else ()
-    return Held(record.device, members, record.link, device.netdev or "" if device else "", limit, addresses)
+    eids = tuple(EidSlot(member, index, Eid.parse(eid)) for member, index, eid in record.eids)
+    return Held(record.device, members, eids, record.link, device.netdev or "" if device else "", limit, addresses)
 
 
 def _device_of(record: Record, provider: Provider) -> Device | None:

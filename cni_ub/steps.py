@@ -143,11 +143,13 @@ class Expose:
 
 
 @dataclass(frozen=True, slots=True)
-class MoveEid:
-    slot: EidSlot
+class MoveEids:
+    """Give the EIDs of a device to the pod, or take them back; the driver moves them one by one, and none is lost."""
+
+    slots: tuple[EidSlot, ...]
     to: Side
 
-    def undo(self) -> "MoveEid":
+    def undo(self) -> "MoveEids":
         return replace(self, to=Side.HOST if self.to is Side.POD else Side.POD)
 
 
@@ -164,5 +166,5 @@ class Limit:
 
 
 LinkStep = SetUp | SetAlias | SetMtu | SetQlen | SetMac | Altname | Rename | Move | Address | Route
-DeviceStep = Expose | MoveEid | Limit
+DeviceStep = Expose | MoveEids | Limit
 Step = LinkStep | DeviceStep

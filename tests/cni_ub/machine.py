@@ -69,9 +69,14 @@ class Ipam:
 
     def __post_init__(self) -> None:
         self.folder.mkdir()
-        plugin = self.folder / "obedient"
-        plugin.write_text(OBEDIENT_IPAM)
-        plugin.chmod(0o755)
+        self.renew()
+
+    def renew(self) -> None:
+        """Install it anew: what was learnt of its versions is no longer true."""
+        plugin, new = self.folder / "obedient", self.folder / "new"
+        new.write_text(OBEDIENT_IPAM)
+        new.chmod(0o755)
+        new.replace(plugin)
 
     def order(self, what: str, verb: str, content: str = "") -> None:
         (self.folder / f"{what}-{verb}").write_text(content)
