@@ -16,13 +16,15 @@ from cni_ub.agent import deviceid
 from cni_ub.agent.allocation import Place, natural
 from cni_ub.agent.health import faults
 from cni_ub.agent.service import Loop
+from ubhost.discovery import level_of
 from ubhost.errors import UbError
 from ubhost.ledger import Ledger
 from ubhost.model import Position, UrmaDevice
 from ubhost.provider import Device, Kind, Provider
+from ubhost.rdma.sysfs import read_rdma
 from ubhost.record import Record
 from ubhost.roots import Roots
-from ubhost.sysfs import read_host
+from ubhost.sysfs import Folder, read_host
 from ubhost.topology import Die, Topology, topology
 
 GLANCE_S = 1.0  # a change of what raises no event is seen within this
@@ -66,6 +68,7 @@ class Snapshot:
     devices: tuple[DeviceState, ...] = ()
     dies: tuple[Die, ...] = ()
     position: Position = NOWHERE
+    level: str = ""  # how real this is: see ``ubhost.discovery.Level``
     version: int = 0
 
     @property
@@ -106,7 +109,8 @@ def observe(
             away = () if provider.kind is Kind.RDMA else (f"{name} is gone",)
             states.append(DeviceState(last, faults=away, holder=_holder(record)))
     states.sort(key=lambda state: natural(state.device.id))
-    return Snapshot(tuple(states), found.dies, found.position)
+    level = level_of(provider.kind, read_rdma(Folder(roots.sys)) if provider.kind is Kind.RDMA else ())
+    return Snapshot(tuple(states), found.dies, found.position, level.value)
 
 
 def _is_sound(name: str) -> bool:

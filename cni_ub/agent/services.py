@@ -1,25 +1,57 @@
 """The parts of the agent beside its socket, put together. Whoever starts them stops them in reverse order."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from cni_ub.agent.cdi import CdiFile
+from cni_ub.agent.conf import ConfGenerator
 from cni_ub.agent.deviceinfo import DeviceInfoFiles
 from cni_ub.agent.deviceplugin import DevicePlugin, assign, ids
 from cni_ub.agent.glance import Glance
+from cni_ub.agent.hotplug import Hotplug
 from cni_ub.agent.inventory import Inventory, Snapshot
+from cni_ub.agent.metrics import Calls, Exposition
+from cni_ub.agent.nodefeatures import FeatureFile
 from cni_ub.agent.registration import KubeletRegistration
 from cni_ub.agent.service import Service
 from cni_ub.agent.settings import Resource, Settings
+from cni_ub.agent.webserver import WebServer
 from ubhost.ledger import Ledger
 from ubhost.provider import Device, Provider
 from ubhost.roots import Roots
 
 
-def services(settings: Settings, roots: Roots, choose: Callable[[], Provider], ledger: Ledger) -> tuple[Service, ...]:
-    """Return the parts in the order in which they start: first what looks, then what tells."""
+def services(
+    settings: Settings,
+    roots: Roots,
+    choose: Callable[[], Provider],
+    ledger: Ledger,
+    others: Sequence[Service] = (),
+    calls: Calls | None = None,
+) -> tuple[Service, ...]:
+    """Return the parts in the order in which they start: first what looks, then what tells.
+
+    Args:
+        others: parts that are somebody else's to start, but count for whether the agent is ready.
+        calls: counts CNI calls for the metrics.
+
+    Raises:
+        InvalidRequest: the address for metrics is none.
+    """
     inventory = Inventory(choose, roots, ledger, Glance(roots))
-    plugins = _device_plugins(settings, roots, inventory) if settings.kubelet.is_used else ()
-    return (inventory, *plugins)
+    parts: list[Service] = []
+    if settings.kubelet.is_used:
+        parts += _device_plugins(settings, roots, inventory)
+    if settings.node_features:
+        inventory.before_announcing(FeatureFile(roots).update)
+    parts += [inventory, Hotplug(roots, inventory), ConfGenerator(settings.conf, roots)]
+    if settings.metrics_address is not None:
+
+        def everything() -> Sequence[Service]:
+            return (*parts, *others)
+
+        exposition = Exposition(lambda: inventory.snapshot, everything, calls or Calls())
+        parts.append(WebServer(settings.metrics_address, exposition, everything))
+    return tuple(parts)
 
 
 def _device_plugins(settings: Settings, roots: Roots, inventory: Inventory) -> list[Service]:
@@ -42,7 +74,7 @@ def _device_plugins(settings: Settings, roots: Roots, inventory: Inventory) -> l
         )
         for resource in resources
     ]
-    return [*registrations, Leftovers(info)]
+    return [Leftovers(info), *registrations]
 
 
 def _by_id(resources: tuple[Resource, ...], snapshot: Snapshot) -> dict[tuple[str, str], Device]:

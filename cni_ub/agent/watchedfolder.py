@@ -5,36 +5,46 @@ may appear at all: no temporary file, and no rewrite of what is the same already
 the folder and renamed into it. Where that is another file system (only the folder itself is mounted into our
 container), it is written in a hidden folder inside: those programs neither watch nor read folders in folders.
 
-One writer at a time, by a lock on the folder; so a temporary file that a killed writer left is simply written again.
+Runtimes that use fsnotify overlook a file that is renamed into the folder from elsewhere: it comes as *create*, and
+containerd and the CDI library wait for *write*, *rename* or *remove*. So the last byte is written once more where the
+file lies now, which changes nothing that anybody could read.
 
-Source: reference/cni.md H47 and section 1.8; fsnotify's backend for inotify.
+One writer at a time, by a lock on the folder; so a temporary file that a killed writer left is simply written again.
+A writer that was killed before it had told anybody leaves the sticky bit on the file, so that the next one tells.
+
+Source: reference/cni.md H47 and section 1.8; containerd internal/cri/server/cni_conf_syncer.go;
+container-device-interface pkg/cdi/cache.go; fsnotify backend_inotify.go.
 """
 
 import contextlib
 import errno
 import fcntl
 import os
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 
 from ubhost.errors import HostFault
 
 HIDDEN = ".ub-node"
+UNTOLD = stat.S_ISVTX
 _TRY_INSIDE = (errno.EXDEV, errno.EROFS, errno.EACCES, errno.EPERM)
 
 
-def put(path: Path, content: bytes, *, mode: int = 0o644) -> bool:
-    """Make ``path`` hold ``content`` with permissions ``mode``; return whether anything had to change.
+def put(path: Path, content: bytes, *, mode: int = 0o644, stage: Path | None = None) -> bool:
+    """Make ``path`` hold ``content``, which is not empty, with permissions ``mode``; return whether it did not already.
+
+    ``stage`` is a folder that nobody watches; by default the one above that of ``path``.
 
     Raises:
         HostFault: the folder is missing, read-only or full; ``path`` is as it was.
     """
     try:
         with _locked(path.parent):
-            if _holds(path, content, mode):
+            if holds(path, content, mode):
                 return False
             try:
-                _replace(path, content, mode, path.parent.parent)
+                _replace(path, content, mode, stage or path.parent.parent)
             except OSError as error:
                 if error.errno not in _TRY_INSIDE:
                     raise
@@ -84,7 +94,8 @@ def _locked(folder: Path) -> Iterator[None]:
         os.close(fd)
 
 
-def _holds(path: Path, content: bytes, mode: int) -> bool:
+def holds(path: Path, content: bytes, mode: int) -> bool:
+    """Whether ``path`` is a plain file with just this content and these permissions."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
@@ -108,9 +119,12 @@ def _replace(path: Path, content: bytes, mode: int, stage: Path) -> None:
         with os.fdopen(fd, "wb") as out:
             out.write(content)
             out.flush()
+            os.fchmod(fd, mode | UNTOLD)
+            os.fsync(fd)
+            temporary.replace(path)
+            os.pwrite(fd, content[-1:], len(content) - 1)
             os.fchmod(fd, mode)
             os.fsync(fd)
-        temporary.replace(path)
     except OSError:
         with contextlib.suppress(OSError):
             temporary.unlink()

@@ -37,11 +37,11 @@ class TreeProvider(FakeProvider):
 
 
 class Host:
-    """``node0`` of a scenario with ``count`` devices, below ``root``."""
+    """``node0`` of two nodes with ``count`` devices each, below ``root``."""
 
     def __init__(self, root: Path, count: int = 4, chips: int = 2) -> None:
         file = root.parent / f"{root.name}.yaml"
-        file.write_text(f"name: test\nnodes: [{{name: node0, devices: {count}, chips: {chips}}}]\n")
+        file.write_text(f"name: test\nnodes: [{{name: node, count: 2, devices: {count}, chips: {chips}}}]\n")
         self.root = root
         self.roots = Roots(root)
         self.model = hosts.hosts_of(expansion.load(file))["node0"]

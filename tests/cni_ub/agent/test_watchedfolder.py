@@ -48,10 +48,11 @@ def watched(folder: Path) -> Iterator[list[str]]:
         os.close(fd)
 
 
-def test_a_watcher_sees_one_event_and_only_the_name_of_the_file(folder: Path) -> None:
+def test_a_watcher_sees_the_name_of_the_file_only_and_a_write_that_fsnotify_does_not_overlook(folder: Path) -> None:
     with watched(folder) as events:
         assert watchedfolder.put(folder / "05-ub.conflist", b"{}\n", mode=0o600)
-    assert events == ["MOVED_TO 05-ub.conflist"]
+    assert events == ["MOVED_TO 05-ub.conflist", "MODIFY 05-ub.conflist", "CLOSE_WRITE 05-ub.conflist"]
+    assert (folder / "05-ub.conflist").read_bytes() == b"{}\n"
     assert stat.S_IMODE((folder / "05-ub.conflist").stat().st_mode) == 0o600
     assert sorted(entry.name for entry in folder.parent.iterdir()) == ["net.d"]
 
@@ -89,7 +90,7 @@ def test_a_link_planted_where_the_new_content_is_written_is_not_followed(folder:
 
 def test_a_missing_folder_is_named(tmp_path: Path) -> None:
     with pytest.raises(HostFault, match=r"gone/a\.json: No such file"):
-        watchedfolder.put(tmp_path / "gone" / "a.json", b"")
+        watchedfolder.put(tmp_path / "gone" / "a.json", b"{}")
 
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
@@ -111,7 +112,7 @@ def test_a_folder_that_is_a_mount_of_its_own_gets_whole_files_too(folder: Path) 
     try:
         with watched(folder) as events:
             watchedfolder.put(folder / "a.json", b"{}\n")
-        assert events == ["CREATE .ub-node", "MOVED_TO a.json"]
+        assert events == ["CREATE .ub-node", "MOVED_TO a.json", "MODIFY a.json", "CLOSE_WRITE a.json"]
         watchedfolder.remove(folder / "a.json")
         assert list(folder.iterdir()) == []
         assert list(folder.parent.iterdir()) == [folder]
@@ -127,6 +128,16 @@ def die(*arguments, **keywords):
 setattr(pathlib.Path if sys.argv[2] == "replace" else os, sys.argv[2], die)
 watchedfolder.put(pathlib.Path(sys.argv[1]), b"new" * 1000)
 """
+
+
+def test_a_writer_killed_before_it_told_anybody_is_made_up_for_by_the_next(folder: Path) -> None:
+    path = folder / "a.json"
+    killed = subprocess.run([sys.executable, "-c", KILLED_WRITER, str(path), "pwrite"], check=False, env=_environment())
+    assert killed.returncode == -9
+    with watched(folder) as events:
+        assert watchedfolder.put(path, b"new" * 1000)
+    assert "MODIFY a.json" in events
+    assert stat.S_IMODE(path.stat().st_mode) == 0o644
 
 
 @pytest.mark.parametrize("at", ["fchmod", "fsync", "replace"])
