@@ -13,6 +13,7 @@ import json
 from collections.abc import Iterable
 from pathlib import Path
 
+from cni_ub.agent.deviceid import device_of
 from cni_ub.errors import Undecodable
 from cni_ub.host import Host
 from cni_ub.protocol import Request
@@ -32,7 +33,7 @@ def choose_device(host: Host, request: Request, provider: Provider) -> Device | 
     conf = request.conf
     name = conf.device_id or _from_file(conf.device_info_file) or _from_kubelet(host, request)
     if name:
-        return _find(name, provider.devices())
+        return _find(device_of(name), provider.devices())
     if conf.is_chained:
         return None
     raise InvalidRequest("no deviceID: set it, or let Multus or the ub-agent's device plugin provide it")
@@ -64,9 +65,13 @@ def _from_file(path: str) -> str:
 
 
 def _from_kubelet(host: Host, request: Request) -> str:
-    """Take the first device of the pod that none of its other attachments has."""
+    """Take the first device of the pod that none of its other attachments has: the k-th for the k-th."""
     namespace, _, name = request.pod.partition("/")
     if host.devices_of is None or not name:
         return ""
+    try:
+        given = host.devices_of(namespace, name)
+    except NotFound:  # kubelet does not know the pod, so it gave it nothing
+        return ""
     taken = {record.device for record in host.ledger.of_container(request.container)}
-    return next((device for device in host.devices_of(namespace, name) if device not in taken), "")
+    return next((device for device in given if device not in taken), "")

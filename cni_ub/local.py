@@ -13,7 +13,9 @@ from collections.abc import Iterator, Mapping
 from typing import TextIO, cast
 
 from cni_ub import engine, spec
+from cni_ub.agent.settings import DEFAULT_RESOURCE, KubeletSettings
 from cni_ub.host import Host
+from cni_ub.kubelet import devices_of
 from cni_ub.protocol import read_conf
 from ubhost import log, providers
 from ubhost.errors import InvalidRequest
@@ -24,7 +26,8 @@ from ubhost.roots import Roots
 def run(environ: Mapping[str, str], nonce: str, stdin: bytes) -> tuple[int, bytes]:
     """Answer one call; see ``engine.run``."""
     roots = Roots.from_environ(environ)
-    host = Host(roots, Ledger(roots), lambda: providers.choose(roots), is_short_lived=True)
+    asked = devices_of(roots, (DEFAULT_RESOURCE,), KubeletSettings().folder)
+    host = Host(roots, Ledger(roots), lambda: providers.choose(roots), asked, is_short_lived=True)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda received, _: host.stop.request(f"stopped by {signal.Signals(received).name}"))
     _set_up_log(environ, stdin)

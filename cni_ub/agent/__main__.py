@@ -9,9 +9,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from cni_ub.agent.config import AgentConfig
+from cni_ub.agent.metrics import Calls
+from cni_ub.agent.reconciler import Reconciler
 from cni_ub.agent.server import Server
 from cni_ub.agent.service import Service
+from cni_ub.agent.services import services
 from cni_ub.host import Host
+from cni_ub.kubelet import devices_of
 from ubhost import config, log, providers
 from ubhost.errors import InvalidRequest, UbError
 from ubhost.ledger import Ledger
@@ -58,11 +62,19 @@ def _run(settings: AgentConfig, stop: threading.Event) -> None:
 
 
 def _services(settings: AgentConfig, roots: Roots) -> tuple[Service, ...]:
+    """Return the parts in the order in which they start. The socket is last, so that it closes first."""
+
     def choose() -> Provider:
         return providers.choose(roots, settings.provider)
 
-    host = Host(roots, Ledger(roots), choose)
-    return (Server(roots.agent_socket, host, settings.workers, lambda verb, succeeded, seconds: None),)
+    names = [resource.name for resource in settings.resources]
+    asked = devices_of(roots, names, settings.kubelet.folder) if settings.kubelet.is_used else None
+    ledger, calls = Ledger(roots), Calls()
+    host = Host(roots, ledger, choose, asked)
+    server = Server(roots.agent_socket, host, settings.workers, calls)
+    reconciler = Reconciler(host, settings.reconcile_period)
+    beside = services(settings, roots, choose, ledger, (server, reconciler), calls)
+    return (*beside, reconciler, server)
 
 
 def _parser() -> argparse.ArgumentParser:
