@@ -15,14 +15,17 @@ from typing import TextIO, cast
 import yaml
 
 from nri_qos import cgroup
-from nri_qos.config import Config
+from nri_qos.config import Config, OnExit
 from nri_qos.connection import Link, Stop
+from nri_qos.journal import Journal
+from nri_qos.loop import Loop
 from nri_qos.plugin import Plugin
 from nri_qos.stderr import PatientStderr
 from nri_qos.watch import Watch
 from nri_qos.world import World
+from nri_qos.writer import Writer, undo
 from ubhost import config, log
-from ubhost.errors import HostFault, InvalidRequest, UbError
+from ubhost.errors import Conflict, HostFault, InvalidRequest, UbError
 from ubhost.roots import Roots
 from ubhost.version import version
 
@@ -116,9 +119,8 @@ def _run(options: Options, settings: Config) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     if options.restore:
-        return 0
+        return _restore(options.roots)
     lock = None if options.dry_run else _only_one(options.roots.run, stop)
-    world = World(settings)
     mode = cgroup.mode(options.roots)
     _log.info(
         "nri-qos starts",
@@ -126,27 +128,54 @@ def _run(options: Options, settings: Config) -> int:
     )
     if mode is cgroup.Mode.OTHER:
         _log.error("cgroup v2 is needed: decisions are reported, nothing is enforced", extra={"found": mode.value})
+    world = World(settings)
+    journal = Journal(_journal(options.roots)) if mode is cgroup.Mode.V2 and not options.dry_run else None
+    writer = Writer(cgroup.folder(options.roots), journal)
+    loop = Loop(world, writer, journal.entries if journal else {})
+    watch = Watch(world, options.roots, loop.wake)
+    watch.start()
+    watch.wait_for_first(FIRST_LOOK_S)
+    if mode is cgroup.Mode.V2:
+        loop.start()
 
     def configure(text: str) -> None:
         if text.strip() and options.config_file is None:
             world.config = _parsed(text)
 
-    plugin = Plugin(
-        world, dry_run=options.dry_run, is_enforcing=lambda: mode is not cgroup.Mode.OTHER, configure=configure
-    )
-    watch = Watch(world, options.roots)
-    watch.start()
-    watch.wait_for_first(FIRST_LOOK_S)
+    is_enforcing = not options.dry_run and mode is not cgroup.Mode.OTHER
+    plugin = Plugin(world, is_enforcing=is_enforcing, wake=loop.wake, configure=configure)
+    _serve(options, plugin, stop)
+    watch.end()
+    loop.end()
+    if journal is not None and world.config.on_exit is OnExit.RESTORE:
+        _log.info("cgroup files restored", extra=writer.restore())
+    if lock is not None:
+        os.close(lock)
+    _log.info("nri-qos ends")
+    return 0
+
+
+def _serve(options: Options, plugin: Plugin, stop: Stop) -> None:
     link = Link(plugin, options.name, options.index, stop)
     if options.inherited_fd is not None:
         link.serve_inherited(options.inherited_fd)
     else:
         link.serve_for_ever(options.sockets)
-    watch.end()
-    if lock is not None:
-        os.close(lock)
-    _log.info("nri-qos ends")
-    return 0
+
+
+def _restore(roots: Roots) -> int:
+    """Put back what an earlier run changed; return the exit code."""
+    lock = _try_lock(roots.run)
+    if lock is None:
+        raise Conflict("nri-qos runs on this node: end it first, or it changes again what is restored")
+    outcome = undo(cgroup.folder(roots), _journal(roots))
+    os.close(lock)
+    print(", ".join(f"{count} {what}" for what, count in outcome.items()))
+    return 1 if outcome["failed"] else 0
+
+
+def _journal(roots: Roots) -> Path:
+    return roots.run / "nri-qos.journal"
 
 
 def _parsed(text: str) -> Config:
@@ -174,24 +203,31 @@ def _inherited(environ: Mapping[str, str]) -> int | None:
 
 def _only_one(folder: Path, stop: Stop) -> int | None:
     """Wait until no other nri-qos runs on this node; return the lock that says so, or ``None`` if asked to stop."""
+    is_waiting = False
+    while not stop.is_set:
+        lock = _try_lock(folder)
+        if lock is not None:
+            return lock
+        if not is_waiting:
+            _log.warning("another nri-qos runs on this node, waiting for its end", extra={"folder": str(folder)})
+        is_waiting = True
+        stop.wait(1)
+    return None
+
+
+def _try_lock(folder: Path) -> int | None:
     path = folder / "nri-qos.lock"
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except OSError as error:
         raise HostFault(f"cannot open {path}: {error.strerror}") from error
-    is_waiting = False
-    while not stop.is_set:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return fd
-        except BlockingIOError:
-            if not is_waiting:
-                _log.warning("another nri-qos runs on this node, waiting for its end", extra={"lock": str(path)})
-            is_waiting = True
-            stop.wait(1)
-    os.close(fd)
-    return None
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(fd)
+        return None
+    return fd
 
 
 if __name__ == "__main__":

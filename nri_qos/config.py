@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from nri_qos import cpulist
+from nri_qos import cpulist, knobs
 from nri_qos.model import NumaPolicy, QosClass
 from ubhost.errors import InvalidRequest
 
@@ -99,8 +99,27 @@ class Config:
     offline_remote: bool = True
     """Whether offline containers may use borrowed memory. Online containers never do."""
 
+    threshold: Annotated[float, Meta(gt=0, le=1)] = 0.75
+    """Share of the CPUs that online and offline work may use together."""
+
+    pressure: Annotated[float, Meta(gt=0, le=1)] = 0.1
+    """Share of time that an online pod may wait for a CPU before offline work is halved."""
+
+    shrink_on_throttling: bool = True
+    """Whether an online pod that runs into its own limit halves offline work, too."""
+
+    offline_idle: bool = False
+    """Set cpu.idle on offline pods rather than the least weight; kubelet can then not resize them in place."""
+
+    knobs: dict[QosClass, dict[str, str]] = field(default_factory=dict)
+    """Files of the pods' cgroups, by class: values that are set while a pod runs."""
+
+    metrics: str | None = None
+    """Address (HOST:PORT) on which Prometheus metrics, /healthz and /readyz are served."""
+
     def __post_init__(self) -> None:
-        wrong = [
+        wrong = [f"knobs.{qos.value}: {problem}" for qos, files in self.knobs.items() for problem in knobs.check(files)]
+        wrong += [
             f"{key}: {error}"
             for key in ("available", "reserved", "remote_nodes")
             if (error := _error_of(lambda key=key: ids(getattr(self, key))))  # type: ignore[misc]

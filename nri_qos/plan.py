@@ -78,9 +78,7 @@ def is_guaranteed(pod: Pod, container: Container) -> bool:
 def _offline(node: Node) -> Decision:
     room = node.offline_room
     cpus = (node.occupied.offline or room) & room or room
-    mems = node.local
-    if node.config.offline_remote:
-        mems |= node.remote & node.with_memory
+    mems = node.offline_memory
     return Decision(
         QosClass.BE,
         ("least weight", f"CPUs left by online work: {cpulist.render(cpus)}", f"memory: node {cpulist.render(mems)}"),

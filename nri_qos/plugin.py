@@ -54,15 +54,13 @@ class Plugin:
         self,
         world: World,
         *,
-        dry_run: bool = False,
-        is_enforcing: Callable[[], bool] = lambda: True,
+        is_enforcing: bool = True,
         wake: Callable[[], None] = lambda: None,
         configure: Callable[[str], None] = lambda _: None,
     ) -> None:
         self.phase = Phase()
         self._world = world
-        self._dry_run = dry_run
-        self._is_enforcing = is_enforcing
+        self._is_enforcing = is_enforcing  # else: decide and report, answer with nothing
         self._wake = wake  # the loop has something to do
         self._configure_from = configure  # takes the drop-in text of a pre-installed plugin
         self._pods: list[nri_pb2.PodSandbox] = []  # of a Synchronize in parts
@@ -106,7 +104,7 @@ class Plugin:
     def _must_refuse(self, method: str) -> bool:
         """Whether the runtime hears of our doubt: in its handshake always, of a container if it is configured so."""
         if method == "CreateContainer":
-            return self._world.config.failure is Failure.STRICT and not self._dry_run
+            return self._world.config.failure is Failure.STRICT and self._is_enforcing
         return method in ("Configure", "Synchronize")
 
     def _configure(self, payload: bytes, _wait_s: float) -> Message:
@@ -154,13 +152,13 @@ class Plugin:
                     decision = world.create(pod, container)
             except Exhausted as error:
                 self._world.counts["refused",] += 1
-                _log.warning("container refused", extra={"reason": str(error), "dry_run": self._dry_run})
-                if self._dry_run:
+                _log.warning("container refused", extra={"reason": str(error), "enforced": self._is_enforcing})
+                if not self._is_enforcing:
                     return nri_pb2.CreateContainerResponse()
                 raise Refusal(STATUS[Exhausted], f"nri-qos: {error}") from error
             self._report(decision)
         self._wake()
-        if self._dry_run or not self._is_enforcing():
+        if not self._is_enforcing:
             return nri_pb2.CreateContainerResponse()
         return nri_pb2.CreateContainerResponse(adjust=messages.adjustment(decision))
 
@@ -176,7 +174,7 @@ class Plugin:
                 "cpus": None if decision.cpus is None else cpulist.render(decision.cpus),
                 "mems": None if decision.mems is None else cpulist.render(decision.mems),
                 "because": decision.reasons,
-                "dry_run": self._dry_run,
+                "enforced": self._is_enforcing,
             },
         )
 
@@ -186,7 +184,7 @@ class Plugin:
         with self._world.locked(wait_s) as world:
             kept = world.update(pod, messages.container(request.container), messages.resources(request.linux_resources))
         self._wake()
-        if kept is None or self._dry_run or not self._is_enforcing():
+        if kept is None or not self._is_enforcing:
             return nri_pb2.UpdateContainerResponse()
         self._world.counts["reasserted",] += 1
         return nri_pb2.UpdateContainerResponse(update=[messages.update(request.container.id, kept)])

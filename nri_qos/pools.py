@@ -81,6 +81,11 @@ class Node:
         """Nodes with memory of this server."""
         return self.with_memory - self.remote or self.with_memory
 
+    @property
+    def offline_memory(self) -> frozenset[int]:
+        """Nodes whose memory offline work may use."""
+        return self.local | (self.remote & self.with_memory if self.config.offline_remote else frozenset())
+
     def cpus_of(self, nodes: frozenset[int]) -> frozenset[int]:
         return frozenset(cpu for node in self.machine.nodes if node.id in nodes for cpu in node.cpus)
 

@@ -7,9 +7,10 @@ answer as in doubt.
 import json
 import logging
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
-from nri_qos import observe
+from nri_qos import cpulist, observe
 from nri_qos.model import Machine
 from nri_qos.world import World
 from ubhost.errors import HostFault
@@ -19,10 +20,11 @@ _log = logging.getLogger(__name__)
 
 
 class Watch(threading.Thread):
-    def __init__(self, world: World, roots: Roots) -> None:
+    def __init__(self, world: World, roots: Roots, wake: Callable[[], None] = lambda: None) -> None:
         super().__init__(name="watch", daemon=True)
         self._world = world
         self._roots = roots
+        self._wake = wake  # the loop has something to do
         self._was_read = threading.Event()
         self._stop = threading.Event()
         self._complaint = ""
@@ -51,12 +53,18 @@ class Watch(threading.Thread):
             return
         self._complaint = ""
         before = self._world.machine
-        with self._world.locked() as world:
+        is_new = before is None or _shape(before) != _shape(machine) or is_static != self._world.kubelet_is_static
+        with self._world.locked(to_change=is_new) as world:
             world.machine = machine
             world.kubelet_is_static = is_static
         self._was_read.set()
-        if before is None or before.online != machine.online or _nodes(before) != _nodes(machine):
-            _log.info("CPUs and NUMA nodes", extra={"cpus": len(machine.online), "nodes": _nodes(machine)})
+        if is_new:
+            nodes = [node.id for node in machine.nodes]
+            _log.info(
+                "CPUs and NUMA nodes",
+                extra={"cpus": cpulist.render(machine.online), "nodes": nodes, "kubelet_is_static": is_static},
+            )
+            self._wake()
 
 
 def kubelet_is_static(root: Path) -> bool:
@@ -68,5 +76,6 @@ def kubelet_is_static(root: Path) -> bool:
     return isinstance(state, dict) and state.get("policyName") == "static"
 
 
-def _nodes(machine: Machine) -> list[int]:
-    return [node.id for node in machine.nodes]
+def _shape(machine: Machine) -> object:
+    """Return what does not change from one second to the next, as the free memory does."""
+    return machine.online, machine.isolated, [(node.id, node.cpus, node.memory_total) for node in machine.nodes]

@@ -37,6 +37,7 @@ class Member:
 
     container: Container
     decision: Decision
+    is_adopted: bool = False  # it ran before we knew of it
 
 
 class World:
@@ -50,12 +51,13 @@ class World:
         self.sandboxes: dict[str, Sandbox] = {}
         self.members: dict[str, Member] = {}
         self.placements: dict[Key, Placement] = {}
+        self.version = 0
         self.counts: Counter[tuple[str, ...]] = Counter()  # (metric, label values …) -> how often
         self._lock = threading.Lock()
 
     @contextmanager
-    def locked(self, timeout_s: float = 60) -> Iterator["World"]:
-        """Have the world to oneself.
+    def locked(self, timeout_s: float = 60, *, to_change: bool = True) -> Iterator["World"]:
+        """Have the world to oneself; ``version`` rises unless one only looks.
 
         Raises:
             Busy: somebody else holds it for longer than ``timeout_s``.
@@ -64,6 +66,7 @@ class World:
             raise Busy(f"the model of this node is held for more than {timeout_s:.1f} s")
         try:
             yield self
+            self.version += to_change
         finally:
             self._lock.release()
 
@@ -183,7 +186,7 @@ class World:
         if qos.is_managed:
             shares = resources.shares if qos is QosClass.BE else None
             decision = replace(decision, shares=shares, cpus=cpus or None, mems=mems or None)
-        self.members[container.id] = Member(container, decision)
+        self.members[container.id] = Member(container, decision, is_adopted=True)
         if qos.is_online and container.is_alive:
             self._hold(request, cpus, mems)
 

@@ -222,9 +222,9 @@ def test_a_dry_run_reports_and_changes_nothing(runtime: Runtime, plugin: Plugin,
         runtime.run_pod(each)
         assert not runtime.create(container(each, cpus=2)).ListFields()
     lines = [plugin.wait_for("container decided", n) for n in (1, 2)]
-    assert [(line["class"], line["cpus"], line["dry_run"]) for line in lines] == [
-        ("HLS", "0-1", True),
-        ("BE", "2-7", True),
+    assert [(line["class"], line["cpus"], line["enforced"]) for line in lines] == [
+        ("HLS", "0-1", False),
+        ("BE", "2-7", False),
     ]
     assert not runtime.update("batch-app-0", nri_pb2.LinuxResources(cpu=nri_pb2.LinuxCPU(cpus="0"))).update
 

@@ -1,0 +1,94 @@
+"""Reads the counters of cgroups, and makes rates of two readings.
+
+A counter that cannot be read, or that went backwards, has no rate: ``None``, never 0.
+
+Source: Linux Documentation/admin-guide/cgroup-v2.rst, "cpu.stat"; Documentation/accounting/psi.rst.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+Read = Callable[[str, str], str]
+"""Returns what a file of a cgroup says; raises OSError or ``writer.Gone``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """One reading. Microseconds since the cgroup was made; ``None`` where the kernel tells nothing."""
+
+    at: float  # seconds, monotonic
+    usage: int | None = None
+    throttled: int | None = None  # summed over CPUs
+    throttles: int | None = None  # how often
+    waited: int | None = None  # time in which some task waited for a CPU
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """Between two readings. CPUs used; shares of time from 0 to 1."""
+
+    usage: float | None = None
+    waiting: float | None = None  # for a CPU, other than by its own limit
+    is_throttled: bool = False
+
+
+def read(read_file: Read, cgroup: str, now: float, *, with_pressure: bool = True) -> Counters:
+    """Return the counters of ``cgroup`` at ``now``; what cannot be read is ``None``.
+
+    Raises:
+        Gone: the cgroup is not there.
+    """
+    stat = _fields(_text(read_file, cgroup, "cpu.stat"))
+    return Counters(
+        now,
+        stat.get("usage_usec"),
+        stat.get("throttled_usec"),
+        stat.get("nr_throttled"),
+        _waited(_text(read_file, cgroup, "cpu.pressure")) if with_pressure else None,
+    )
+
+
+def rates(before: Counters | None, after: Counters) -> Rates:
+    """Return the rates between two readings; nothing is known of the first."""
+    if before is None or after.at <= before.at:
+        return Rates()
+    micros = (after.at - before.at) * 1e6
+    usage = _rise(before.usage, after.usage)
+    throttled = _rise(before.throttled, after.throttled) or 0
+    waited = _rise(before.waited, after.waited)
+    return Rates(
+        usage=None if usage is None else usage / micros,
+        waiting=None if waited is None else min(max(waited - throttled, 0) / micros, 1.0),
+        is_throttled=bool(_rise(before.throttles, after.throttles)),
+    )
+
+
+def _rise(before: int | None, after: int | None) -> int | None:
+    if before is None or after is None or after < before:
+        return None
+    return after - before
+
+
+def _text(read_file: Read, cgroup: str, file: str) -> str:
+    try:
+        return read_file(cgroup, file)
+    except OSError:
+        return ""
+
+
+def _fields(text: str) -> dict[str, int]:
+    fields = {}
+    for line in text.splitlines():
+        key, _, value = line.partition(" ")
+        if value.isdigit():
+            fields[key] = int(value)
+    return fields
+
+
+def _waited(text: str) -> int | None:
+    """Return the total of the "some" line: ``some avg10=0.00 avg60=0.00 avg300=0.00 total=123``."""
+    for line in text.splitlines():
+        if line.startswith("some "):
+            total = line.rpartition("total=")[2]
+            return int(total) if total.isdigit() else None
+    return None

@@ -1,0 +1,215 @@
+"""The loop: every period observe, decide, and make the cgroup files say it. Off the handlers' thread.
+
+It never asks the runtime for updates; it writes the files itself, and only those of pods it knows. Files that should
+not have changed are looked at in turn, a part in each period, so that somebody else's change is found within ten
+periods without reading everything each time; what an event points at is looked at in the next.
+
+Source: design section 8; reference/nri.md sections 0 (3), 2.3 and 5 (D, F).
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from nri_qos import census, counters, cpulist, desired, load, squeeze
+from nri_qos.census import Census
+from nri_qos.counters import Counters, Rates
+from nri_qos.desired import Squeezed
+from nri_qos.journal import Place
+from nri_qos.pools import Node
+from nri_qos.settings import Setting
+from nri_qos.squeeze import Limits, Observed, State
+from nri_qos.world import World
+from nri_qos.writer import Gone, Writer
+from ubhost.errors import HostFault
+
+ROUNDS = 10  # periods in which every file was looked at
+LEAST_LOOKS = 256  # files in a period at least
+GATHER_S = 0.05  # events come in swarms
+_log = logging.getLogger(__name__)
+
+
+@dataclass
+class Seen:
+    """What the last period showed, for whoever asks."""
+
+    pods: dict[str, Rates] = field(default_factory=dict)  # by folder
+    observed: Observed | None = None
+    state: State = field(default_factory=State)
+    offline: frozenset[int] = frozenset()
+    quota: dict[str, float | None] = field(default_factory=dict)  # by folder of an offline pod
+    took: float = 0.0  # seconds of the last turn
+
+
+class Loop(threading.Thread):
+    def __init__(self, world: World, writer: Writer, held: Mapping[Place, object]) -> None:
+        super().__init__(name="loop", daemon=True)
+        self.seen = Seen()
+        self._world = world
+        self._writer = writer
+        self._held = held
+        self._last: dict[str, Counters] = {}
+        self._census: Census | None = None
+        self._version = -1  # of the model of which that is the census
+        self._squeezed_to: Squeezed | None = None
+        self._settled_for: Census | None = None
+        self._wanted: dict[Place, Setting] = {}
+        self._queue: list[Place] = []  # what is still to be looked at in this round
+        self._wake = threading.Event()
+        self._is_ending = False
+        self._complaint = ""
+
+    def wake(self) -> None:
+        """Something happened that the next period is too late for."""
+        self._wake.set()
+
+    def end(self, timeout_s: float = 5) -> None:
+        self._is_ending = True
+        self._wake.set()
+        if self.is_alive():
+            self.join(timeout_s)
+
+    def run(self) -> None:
+        due = time.monotonic()
+        while not self._is_ending:
+            now = time.monotonic()
+            is_due = now >= due
+            if is_due:
+                due = max(due + self._world.config.period, now)
+            self._turn_safely(now, is_due)
+            if self._wake.wait(max(due - time.monotonic(), 0.0)) and not self._is_ending:
+                time.sleep(GATHER_S)
+            self._wake.clear()
+
+    def turn(self, now: float, *, is_due: bool = True) -> None:
+        """Go round once at ``now`` (seconds, monotonic); measure only if a period is over.
+
+        Raises:
+            HostFault: the machine is not known, or the journal cannot be kept.
+        """
+        began = time.perf_counter()
+        people = self._take_census()
+        if is_due:
+            self._measure(people, now)
+        squeezed = self._squeezed(people)
+        if squeezed != self._squeezed_to or people is not self._settled_for:
+            self._squeezed_to, self._settled_for = squeezed, people
+            self.seen.offline, self.seen.quota = squeezed.cpus, dict(squeezed.quota)
+            with self._world.locked(to_change=False) as world:
+                world.offline = squeezed.cpus
+            wanted = {setting.place: setting for setting in desired.settings(people, squeezed, self._held)}
+        else:
+            wanted = self._wanted
+        self._writer.apply(self._due(wanted, is_due=is_due))
+        self.seen.took = time.perf_counter() - began
+
+    def _take_census(self) -> Census:
+        """Return the census of the model, the last one if nothing changed."""
+        with self._world.locked(to_change=False) as world:
+            if self._census is not None and world.version == self._version:
+                return self._census
+            node, sandboxes, members = world.node(), dict(world.sandboxes), list(world.members.values())
+            is_static, self._version = world.kubelet_is_static, world.version
+        self._census = census.take(sandboxes, members, node, kubelet_is_static=is_static)
+        return self._census
+
+    def _turn_safely(self, now: float, is_due: bool) -> None:
+        try:
+            self.turn(now, is_due=is_due)
+            self._complaint = ""
+        except HostFault as error:
+            if str(error) != self._complaint:
+                self._complaint = str(error)
+                _log.error("the loop cannot work", extra={"error": str(error)})
+        except Exception:
+            self._world.counts["loop_errors",] += 1
+            _log.exception("the loop failed in this period")
+
+    def _measure(self, people: Census, now: float) -> None:
+        """Read the counters and take one step of the squeeze."""
+        readings, self._last = self._last, {}
+        rates: dict[str, Rates] = {}
+        for folder in _measured(people):
+            try:
+                self._last[folder] = counters.read(self._writer.read, folder, now)
+            except Gone:
+                continue
+            rates[folder] = counters.rates(readings.get(folder), self._last[folder])
+        self._last[""] = self._read_all(now)
+        self.seen.pods = rates
+        if "" not in readings:
+            return  # the first period: nothing is known yet
+        total = counters.rates(readings[""], self._last[""]).usage
+        self.seen.observed = load.observe(people, rates, total, fresh=rates.keys() - readings.keys())
+        before = self.seen.state
+        self.seen.state = squeeze.decide(self.seen.observed, before, limits(people.node))
+        self._report(before)
+
+    def _read_all(self, now: float) -> Counters:
+        """Read what the whole node uses; on a tree without a root ``cpu.stat``, what its topmost cgroups use."""
+        reading = counters.read(self._writer.read, "", now, with_pressure=False)
+        if reading.usage is not None:
+            return reading
+        tops = [counters.read(self._writer.read, top, now, with_pressure=False).usage for top in self._writer.tops()]
+        known = [usage for usage in tops if usage is not None]
+        return Counters(now, sum(known) if known else None)
+
+    def _squeezed(self, people: Census) -> Squeezed:
+        state, node, offline = self.seen.state, people.node, people.offline()
+        room = node.offline_room
+        if state.quota is None or not offline:
+            return Squeezed(room, {})
+        counts = squeeze.spread(
+            state.quota, state.nodes, {n.id: len(room.intersection(n.cpus)) for n in node.machine.nodes}
+        )
+        cpus = desired.choose_offline(node, counts, self.seen.offline)
+        if state.quota >= len(room):
+            return Squeezed(cpus, dict.fromkeys(offline))
+        used = {folder: self.seen.pods.get(folder, Rates()).usage or 0.0 for folder in offline}
+        given = {folder: cpus for folder, cpus in self.seen.quota.items() if cpus is not None}
+        return Squeezed(cpus, dict(squeeze.share(state.quota, used, given)))
+
+    def _due(self, wanted: dict[Place, Setting], *, is_due: bool) -> list[Setting]:
+        """Return the settings that are new or changed, and the next of those to be looked at in turn."""
+        changed = {place: setting for place, setting in wanted.items() if self._wanted.get(place) != setting}
+        self._wanted = wanted
+        if is_due:
+            if not self._queue:
+                self._queue = list(wanted)
+            count = max(LEAST_LOOKS, len(wanted) // ROUNDS + 1)
+            looks, self._queue = self._queue[:count], self._queue[count:]
+            changed.update((place, wanted[place]) for place in looks if place in wanted)
+        return list(changed.values())
+
+    def _report(self, before: State) -> None:
+        after, observed = self.seen.state, self.seen.observed
+        if observed is None or after.quota == before.quota:
+            return
+        _log.info(
+            "offline work squeezed" if (after.quota or 0) < (before.quota or 0) else "offline work given more",
+            extra={
+                "cpus": round(after.quota or 0, 3),
+                "before": None if before.quota is None else round(before.quota, 3),
+                "because": after.reason,
+                "online": observed.online,
+                "other": observed.other,
+                "pressure": round(observed.pressure, 4),
+                "throttled": observed.is_throttled,
+                "room": cpulist.render(self.seen.offline),
+            },
+        )
+
+
+def limits(node: Node) -> Limits:
+    config = node.config
+    return Limits(config.floor, config.threshold, config.pressure, config.shrink_on_throttling)
+
+
+def _measured(people: Census) -> Iterator[str]:
+    """Return the folders whose counters matter: managed pods, and containers with CPUs of their own."""
+    for house in people.households:
+        if house.qos.is_managed and house.folder is not None:
+            yield house.folder
+            yield from house.pinned

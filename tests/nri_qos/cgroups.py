@@ -1,0 +1,104 @@
+"""A cgroup v2 tree of plain files below a root, with the counters that a test wants."""
+
+import re
+from pathlib import Path
+
+from ubproto.nri.v1alpha1 import nri_pb2
+
+from nri_qos import paths
+
+DEFAULTS = {
+    "cpu.weight": "100",
+    "cpu.idle": "0",
+    "cpu.max": "max 100000",
+    "cpu.max.burst": "0",
+    "cpuset.cpus": "",
+    "cpuset.mems": "",
+    "memory.min": "0",
+    "memory.low": "0",
+    "memory.high": "max",
+    "memory.max": "max",
+    "memory.current": "0",
+    "memory.swap.max": "max",
+    "memory.oom.group": "0",
+    "io.weight": "default 100",
+    "pids.max": "max",
+}
+
+
+class Tree:
+    """The hierarchy of one node. Nothing happens in it by itself: ``spend`` is the time that passes."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root / "sys/fs/cgroup"
+        self.stat("", 0)
+
+    def add(self, folder: str, **files: str) -> None:
+        """Make a cgroup; ``files`` (with __ for the dot) say something else than a new cgroup does."""
+        path = self.root / folder
+        path.mkdir(parents=True, exist_ok=True)
+        for name, text in {**DEFAULTS, **{key.replace("__", "."): text for key, text in files.items()}}.items():
+            (path / name).write_text(text + "\n")
+        self.stat(folder, 0)
+
+    def pod(self, pod: nri_pb2.PodSandbox) -> str:
+        folder = paths.of_pod(pod.linux.cgroup_parent)
+        assert folder is not None
+        self.add(folder)
+        return folder
+
+    def container(self, container: nri_pb2.Container, adjust: nri_pb2.ContainerAdjustment | None = None) -> str:
+        """Make the cgroup of a container, as runc would with the adjustment."""
+        folder = paths.of_container(container.linux.cgroups_path)
+        assert folder is not None
+        cpu = adjust.linux.resources.cpu if adjust is not None else nri_pb2.LinuxCPU()
+        shares = cpu.shares.value or container.linux.resources.cpu.shares.value
+        weight = str(max(1, 1 + (shares - 2) * 9999 // 262142)) if shares else "100"
+        self.add(folder, cpu__weight=weight, cpuset__cpus=cpu.cpus, cpuset__mems=cpu.mems)
+        return folder
+
+    def stat(self, folder: str, usage: int, *, throttles: int = 0, throttled: int = 0, waited: int = 0) -> None:
+        """Set the counters of a cgroup, in microseconds."""
+        path = self.root / folder
+        self._swap(
+            path / "cpu.stat",
+            f"usage_usec {usage}\nuser_usec {usage}\nsystem_usec 0\nnr_periods 0\nnr_throttled {throttles}\n"
+            f"throttled_usec {throttled}\n",
+        )
+        if folder:
+            pressure = f"avg10=0.00 avg60=0.00 avg300=0.00 total={waited}"
+            self._swap(path / "cpu.pressure", f"some {pressure}\nfull {pressure}\n")
+
+    def spend(self, folder: str, micros: int, *, throttles: int = 0, waited: int = 0) -> None:
+        """Let a cgroup use CPU time, throttled and waiting so often and so long."""
+        now = self.read(folder, "cpu.stat")
+        before = int(_number(r"usage_usec (\d+)", now))
+        throttled = int(_number(r"nr_throttled (\d+)", now))
+        total = int(_number(r"some .*total=(\d+)", self.read(folder, "cpu.pressure"))) if folder else 0
+        self.stat(folder, before + micros, throttles=throttled + throttles, waited=total + waited)
+
+    def read(self, folder: str, file: str) -> str:
+        return (self.root / folder / file).read_text().strip()
+
+    def write(self, folder: str, file: str, text: str) -> None:
+        (self.root / folder / file).write_text(text + "\n")
+
+    def everything(self) -> dict[str, str]:
+        """Return what every file says, but for the counters."""
+        return {
+            str(path.relative_to(self.root)): path.read_text().strip()
+            for path in sorted(self.root.rglob("*"))
+            if not path.name.startswith((".", "cpu.stat", "cpu.pressure")) and path.is_file()
+        }
+
+    def _swap(self, path: Path, text: str) -> None:
+        """Replace a file at once, as counters of a kernel are never half there."""
+        temporary = path.with_name(f".{path.name}.tmp")
+        temporary.write_text(text)
+        temporary.replace(path)
+
+
+def _number(pattern: str, text: str) -> str:
+    found = re.search(pattern, text)
+    assert found is not None, text
+    return found.group(1)

@@ -1,0 +1,426 @@
+"""The plugin process over a tree of cgroups: squeezing, giving back, repairing, restoring.
+
+Letters and numbers in parentheses are the faults of reference/nri.md section 5.
+"""
+
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from ubproto.nri.v1alpha1 import nri_pb2
+
+from nri_qos import cpulist
+from tests.nri_qos.cgroups import Tree
+from tests.nri_qos.conftest import TOP, Plugin, command, container, environment, pod, until
+from ubsim.runtime import Runtime
+
+PERIOD = {"period": 0.1}
+
+
+@pytest.fixture
+def tree(root: Path) -> Tree:
+    return Tree(root)
+
+
+class Load:
+    """CPU time that cgroups use, by the clock."""
+
+    def __init__(self, tree: Tree) -> None:
+        self.cpus: dict[str, float] = {}
+        self._tree = tree
+        self._is_ending = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def end(self) -> None:
+        self._is_ending.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _run(self) -> None:
+        last = time.monotonic()
+        while not self._is_ending.wait(0.02):
+            now = time.monotonic()
+            for folder, cpus in list(self.cpus.items()):
+                self._tree.spend(folder, int(cpus * (now - last) * 1e6))
+            last = now
+
+
+@pytest.fixture
+def load(tree: Tree) -> Iterator[Load]:
+    running = Load(tree)
+    yield running
+    running.end()
+
+
+def start_pod(
+    runtime: Runtime, tree: Tree, name: str, qos: str | None, cpus: float = 0, *, guaranteed: bool = False
+) -> tuple[str, str]:
+    """Run a pod with one container; return the folders of both."""
+    made = pod(name, qos, guaranteed=guaranteed)
+    folder = tree.pod(made)
+    runtime.run_pod(made)
+    asked = container(made, cpus=cpus)
+    inner = tree.container(asked, runtime.create(asked))
+    runtime.start(asked.id)
+    return folder, inner
+
+
+def quota(tree: Tree, folder: str) -> float:
+    words = tree.read(folder, "cpu.max").split()
+    return float("inf") if words[0] == "max" else int(words[0]) / int(words[1])
+
+
+def cpus(tree: Tree, folder: str) -> frozenset[int]:
+    return cpulist.parse(tree.read(folder, "cpuset.cpus"))
+
+
+def test_offline_work_is_squeezed_at_once_and_given_back_slowly(
+    runtime: Runtime, plugin: Plugin, tree: Tree, load: Load
+) -> None:
+    plugin.start(config=PERIOD)
+    runtime.register()
+    web, _ = start_pod(runtime, tree, "web", "LS", 4)
+    batch, job = start_pod(runtime, tree, "batch", "BE")
+    load.cpus = {"": 0.0, web: 0.0, batch: 0.0}
+    load.start()
+    until(lambda: 5 < quota(tree, batch) <= 6)  # 0.75 of 8 CPUs
+    until(lambda: len(cpus(tree, job)) == 6)
+    load.cpus |= {"": 5.0, web: 4.0, batch: 1.0}
+    began = time.monotonic()
+    until(lambda: quota(tree, batch) <= 1.3, tell=lambda: plugin.log.read_text())
+    assert time.monotonic() - began < 2
+    assert 1 <= len(cpus(tree, job)) <= 2
+    assert quota(tree, batch) >= 1
+    load.cpus |= {"": 1.0, web: 0.0}
+    began = time.monotonic()
+    until(lambda: quota(tree, batch) > 5)
+    assert time.monotonic() - began > 0.3
+    line = plugin.lines("offline work squeezed")[-1]
+    assert line["because"] == "online work needs more"
+
+
+def test_online_work_that_is_throttled_or_waits_halves_offline_work(
+    runtime: Runtime, plugin: Plugin, tree: Tree, load: Load
+) -> None:
+    plugin.start(config={"period": 0.5})
+    runtime.register()
+    web, _ = start_pod(runtime, tree, "web", "LS", 1)
+    batch, _ = start_pod(runtime, tree, "batch", "BE")
+    load.cpus = {"": 0.0, web: 0.0, batch: 0.0}
+    load.start()
+    until(lambda: 5 <= quota(tree, batch) <= 6)
+    tree.spend(web, 0, throttles=3)
+    until(lambda: 2.5 <= quota(tree, batch) <= 3.1, 3)
+    tree.spend(web, 0, waited=400_000)
+    until(lambda: quota(tree, batch) <= 1.6, 3)
+
+
+def test_host_processes_count_as_need(runtime: Runtime, plugin: Plugin, tree: Tree, load: Load) -> None:
+    """(F9)"""
+    plugin.start(config=PERIOD)
+    runtime.register()
+    batch, _ = start_pod(runtime, tree, "batch", "BE")
+    load.cpus = {"": 4.0, batch: 0.0}
+    load.start()
+    until(lambda: 1.5 < quota(tree, batch) < 2.5)
+
+
+def test_counters_that_vanish_make_it_careful(runtime: Runtime, plugin: Plugin, tree: Tree, load: Load) -> None:
+    """(F1)"""
+    plugin.start(config=PERIOD)
+    runtime.register()
+    web, _ = start_pod(runtime, tree, "web", "LS", 1)
+    batch, _ = start_pod(runtime, tree, "batch", "BE")
+    load.cpus = {"": 0.0, batch: 0.0}
+    load.start()
+    until(lambda: 5 <= quota(tree, batch) <= 6)
+    (tree.root / web / "cpu.stat").unlink()
+    until(lambda: quota(tree, batch) == 1.0)
+    tree.stat(web, 0)
+    until(lambda: quota(tree, batch) > 4)
+
+
+def test_a_pod_without_a_running_container_is_not_squeezed(runtime: Runtime, plugin: Plugin, tree: Tree) -> None:
+    """(C19)"""
+    plugin.start(config=PERIOD)
+    runtime.register()
+    made = pod("batch", "BE")
+    folder = tree.pod(made)
+    before = tree.everything()
+    runtime.run_pod(made)
+    time.sleep(0.6)
+    assert tree.everything() == before
+    assert quota(tree, folder) == float("inf")
+
+
+def test_everybody_leaves_the_cpus_that_become_somebodys_own(runtime: Runtime, plugin: Plugin, tree: Tree) -> None:
+    plugin.start(config=PERIOD)
+    runtime.register()
+    _, web = start_pod(runtime, tree, "web", "LS", 1)
+    _, plain = start_pod(runtime, tree, "plain", None)
+    _, batch = start_pod(runtime, tree, "batch", "BE")
+    assert tree.read(plain, "cpuset.cpus") == ""
+    _, db = start_pod(runtime, tree, "db", "HLS", 2, guaranteed=True)
+    own = cpus(tree, db)
+    assert len(own) == 2
+    for folder in (web, plain, batch):
+        until(lambda folder=folder: bool(cpus(tree, folder)) and not cpus(tree, folder) & own)  # type: ignore[misc]
+    runtime.stop("db-app-0")
+    runtime.stop_pod("sandbox-db")
+    until(lambda: tree.read(plain, "cpuset.cpus") == "")
+    until(lambda: own <= cpus(tree, web))
+
+
+def test_a_container_that_ran_before_the_plugin_is_taken_into_account(
+    runtime: Runtime, plugin: Plugin, tree: Tree
+) -> None:
+    """(B3, A16)"""
+    made = pod("batch", "BE")
+    folder = tree.pod(made)
+    asked = container(made, cpus=1)
+    inner = tree.container(asked)
+    runtime.pods[made.id] = made
+    asked.state = nri_pb2.CONTAINER_RUNNING
+    runtime.containers[asked.id] = asked
+    before = tree.everything()
+    plugin.start(config={**PERIOD, "on_exit": "restore"})
+    runtime.register()
+    until(lambda: tree.read(inner, "cpu.weight") == "1")
+    until(lambda: tree.read(inner, "cpuset.mems") == "0-2")
+    until(lambda: tree.read(folder, "cpu.weight") == "1")
+    assert plugin.stop() == 0
+    assert tree.everything() == before
+
+
+def squeeze_all(runtime: Runtime, tree: Tree, load: Load) -> dict[str, str]:
+    """Run pods that were there before the plugin, under load; return what their files said before."""
+    for name, qos in (("web", "LS"), ("batch", "BE"), ("plain", None)):
+        made = pod(name, qos)
+        folder = tree.pod(made)
+        asked = container(made, cpus=1)
+        tree.container(asked)
+        asked.state = nri_pb2.CONTAINER_RUNNING
+        runtime.pods[made.id], runtime.containers[asked.id] = made, asked
+        load.cpus[folder] = 1.0
+    load.cpus[""] = 4.0
+    return tree.everything()
+
+
+def restore(root: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*command(), "--restore"], env=environment(root), cwd=TOP, capture_output=True, text=True)
+
+
+def test_restore_leaves_no_trace_after_a_kill(
+    runtime: Runtime, plugin: Plugin, tree: Tree, load: Load, root: Path
+) -> None:
+    """(F7)"""
+    before = squeeze_all(runtime, tree, load)
+    load.start()
+    plugin.start(config=PERIOD)
+    runtime.register()
+    _, db = start_pod(runtime, tree, "db", "HLS", 2, guaranteed=True)
+    plugin.wait_for("offline work squeezed")
+    until(lambda: tree.everything() | {} != before)
+    refused = restore(root)
+    assert (refused.returncode, "nri-qos runs on this node" in refused.stderr) == (1, True)
+    plugin.stop(signal.SIGKILL)
+    done = restore(root)
+    assert done.returncode == 0, done.stderr
+    after = tree.everything()
+    assert {path: after[path] for path in before} == before
+    assert tree.read(db, "cpuset.cpus") == ""  # what it would say without us
+    assert restore(root).stdout == "0 restored, 0 changed by others, 0 gone, 0 failed\n"
+
+
+def test_restore_leaves_alone_what_others_changed_since(
+    runtime: Runtime, plugin: Plugin, tree: Tree, load: Load, root: Path
+) -> None:
+    before = squeeze_all(runtime, tree, load)
+    load.start()
+    plugin.start(config=PERIOD)
+    runtime.register()
+    batch = next(path for path in before if path.endswith("uid-batch.slice/cpu.weight"))
+    until(lambda: (tree.root / batch).read_text() == "1")
+    plugin.stop(signal.SIGKILL)
+    (tree.root / batch).write_text("55\n")
+    assert "1 changed by others" in restore(root).stdout
+    assert tree.everything() == before | {batch: "55"}
+
+
+@pytest.mark.parametrize("pause", [0.05, 0.15, 0.3, 0.6])
+def test_a_kill_at_any_moment_leaves_everything_restorable(
+    pause: float, runtime: Runtime, plugin: Plugin, tree: Tree, load: Load, root: Path
+) -> None:
+    before = squeeze_all(runtime, tree, load)
+    load.start()
+    plugin.start(config=PERIOD)
+    runtime.register()
+    for _ in range(3):
+        time.sleep(pause)
+        plugin.stop(signal.SIGKILL)
+        plugin.start(config=PERIOD)
+        runtime.register()
+    plugin.stop(signal.SIGKILL)
+    assert restore(root).returncode == 0
+    assert tree.everything() == before
+
+
+def test_exit_keeps_by_default_and_restores_if_configured(
+    runtime: Runtime, plugin: Plugin, tree: Tree, load: Load
+) -> None:
+    before = squeeze_all(runtime, tree, load)
+    load.start()
+    plugin.start(config=PERIOD)
+    runtime.register()
+    plugin.wait_for("offline work given more")
+    assert plugin.stop() == 0
+    assert tree.everything() != before
+    plugin.start(config={**PERIOD, "on_exit": "restore"})
+    runtime.register()
+    assert plugin.stop() == 0
+    assert tree.everything() == before
+
+
+def test_drift_is_repaired(runtime: Runtime, plugin: Plugin, tree: Tree) -> None:
+    plugin.start(config=PERIOD)
+    runtime.register()
+    folder, inner = start_pod(runtime, tree, "batch", "BE")
+    until(lambda: tree.read(folder, "cpu.weight") == "1")
+    time.sleep(0.3)
+    tree.write(folder, "cpu.weight", "100")
+    tree.write(inner, "cpuset.mems", "2")
+    until(lambda: tree.read(folder, "cpu.weight") == "1" and tree.read(inner, "cpuset.mems") == "0-2")
+
+
+def test_a_dry_run_writes_nothing_at_all(runtime: Runtime, plugin: Plugin, tree: Tree, load: Load, root: Path) -> None:
+    before = squeeze_all(runtime, tree, load)
+    files = {path for path in root.rglob("*") if path.is_file()}
+    load.start()
+    plugin.start("--dry-run", config=PERIOD)
+    runtime.register()
+    plugin.wait_for("offline work given more")
+    load.cpus = dict.fromkeys(load.cpus, 7.0)
+    plugin.wait_for("offline work squeezed")
+    assert tree.everything() == before
+    assert plugin.stop() == 0
+    left = {path for path in root.rglob("*") if path.is_file()} - files
+    assert {path.name for path in left} <= {"nri-qos.log", "nri-qos.yaml"}
+
+
+def test_a_cgroup_that_vanishes_is_quietly_forgotten(runtime: Runtime, plugin: Plugin, tree: Tree) -> None:
+    """(D12)"""
+    plugin.start(config=PERIOD)
+    runtime.register()
+    folder, inner = start_pod(runtime, tree, "batch", "BE")
+    other, _ = start_pod(runtime, tree, "other", "BE")
+    until(lambda: tree.read(folder, "cpu.weight") == "1")
+    for path in sorted((tree.root / folder).rglob("*"), reverse=True):
+        path.rmdir() if path.is_dir() else path.unlink()
+    (tree.root / folder).rmdir()
+    tree.write(other, "cpu.weight", "9")
+    until(lambda: tree.read(other, "cpu.weight") == "1")
+    assert not (tree.root / inner).exists()
+    assert not [line for line in plugin.log.read_text().splitlines() if '"level": "error"' in line]
+
+
+def test_a_borrowed_node_that_appears_is_for_offline_work_only(
+    runtime: Runtime, plugin: Plugin, tree: Tree, root: Path
+) -> None:
+    """(E13, E14)"""
+    plugin.start(config=PERIOD)
+    runtime.register()
+    _, web = start_pod(runtime, tree, "web", "LS", 1)
+    _, batch = start_pod(runtime, tree, "batch", "BE")
+    node = root / "sys/devices/system/node"
+    (node / "node3").mkdir()
+    (node / "node3/cpulist").write_text("\n")
+    (node / "node3/distance").write_text("80 80 90 10\n")
+    (node / "node3/meminfo").write_text("Node 3 MemTotal: 1048576 kB\nNode 3 MemFree: 1048576 kB\n")
+    (node / "online").write_text("0-3\n")
+    for number in range(3):
+        far = (node / f"node{number}/distance").read_text().strip()
+        (node / f"node{number}/distance").write_text(f"{far} 80\n")
+    until(lambda: tree.read(batch, "cpuset.mems") == "0-3")
+    assert tree.read(web, "cpuset.mems") == "0-1"
+    (node / "online").write_text("0-1\n")
+    until(lambda: tree.read(batch, "cpuset.mems") == "0-1")
+
+
+def test_knobs_of_the_configuration_are_set_and_put_back(
+    runtime: Runtime, plugin: Plugin, tree: Tree, root: Path
+) -> None:
+    knobs = {"BE": {"memory.swap.max": "0", "io.weight": "10", "cpu.uclamp.max": "50"}, "LS": {"memory.low": "1048576"}}
+    plugin.start(config={**PERIOD, "knobs": knobs})
+    runtime.register()
+    web, _ = start_pod(runtime, tree, "web", "LS", 1)
+    batch, _ = start_pod(runtime, tree, "batch", "BE")
+    until(lambda: tree.read(batch, "memory.swap.max") == "0" and tree.read(batch, "io.weight") == "10")
+    until(lambda: tree.read(web, "memory.low") == "1048576")
+    plugin.stop(signal.SIGKILL)
+    restore(root)
+    assert (tree.read(batch, "io.weight"), tree.read(web, "memory.low")) == ("default 100", "0")
+
+
+@pytest.mark.parametrize(
+    ("knobs", "complaint"),
+    [
+        ({"BE": {"memory.max": "1"}}, "knobs.BE: memory.max cannot be set"),
+        ({"BE": {"memory.high": "0"}}, "knobs.BE: memory.high: '0' is not a value of it"),
+        ({"BE": {"../x": "1"}}, "cannot be set"),
+        ({"XX": {}}, "Invalid enum value 'XX'"),
+    ],
+)
+def test_a_knob_that_does_harm_is_refused(knobs: object, complaint: str, tmp_path: Path, plugin: Plugin) -> None:
+    plugin.start(config={"knobs": knobs})
+    assert plugin.process.wait(timeout=10) == 2
+    assert complaint in plugin.log.read_text()
+
+
+def test_cpus_that_kubelet_pins_are_left_to_kubelet(runtime: Runtime, plugin: Plugin, tree: Tree, root: Path) -> None:
+    """(E8, E20)"""
+    state = root / "var/lib/kubelet/cpu_manager_state"
+    state.parent.mkdir(parents=True)
+    state.write_text('{"policyName":"static","defaultCpuSet":"2-7","entries":{},"checksum":1}')
+    plugin.start(config=PERIOD)
+    runtime.register()
+    made, batch = pod("db", "HLS", guaranteed=True), pod("batch", "BE")
+    inner: dict[str, str] = {}
+    for each, given in ((made, "0-1"), (batch, "2-7")):
+        tree.pod(each)
+        runtime.run_pod(each)
+        asked = container(each, cpus=2)
+        asked.linux.resources.cpu.cpus = given
+        assert not runtime.create(asked).linux.resources.cpu.cpus
+        inner[each.name] = tree.container(asked)
+        tree.write(inner[each.name], "cpuset.cpus", given)
+        runtime.start(asked.id)
+    time.sleep(0.5)
+    assert tree.read(inner["db"], "cpuset.cpus") == "0-1"
+    assert cpus(tree, inner["batch"]) <= {2, 3, 4, 5, 6, 7}
+
+
+def check_every(period: float, holds: Callable[[], bool], times: int) -> None:
+    for _ in range(times):
+        assert holds()
+        time.sleep(period)
+
+
+def test_under_wild_load_the_floor_holds_and_no_cpuset_is_ever_empty(
+    runtime: Runtime, plugin: Plugin, tree: Tree, load: Load
+) -> None:
+    plugin.start(config={**PERIOD, "floor": 2})
+    runtime.register()
+    web, _ = start_pod(runtime, tree, "web", "LS", 1)
+    batch, job = start_pod(runtime, tree, "batch", "BE")
+    until(lambda: quota(tree, batch) < 9)
+    load.start()
+    for step in range(12):
+        load.cpus = {"": 8.0 * (step % 2), web: 7.0 * (step % 2), batch: 1.0 * (step % 2)}
+        check_every(0.05, lambda: quota(tree, batch) >= 2 and len(cpus(tree, job)) >= 2, 4)

@@ -1,0 +1,170 @@
+"""The squeeze of offline work, as numbers."""
+
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nri_qos.squeeze import (
+    CALM_PERIODS,
+    DEAD_BAND,
+    GROWTH,
+    LEAST_STEP,
+    PATIENCE,
+    Limits,
+    Observed,
+    State,
+    decide,
+    share,
+    spread,
+)
+
+EIGHT = {0: 4, 1: 4}
+
+
+def seen(
+    online: float | None, *, other: float | None = 0.0, pressure: float = 0.0, is_throttled: bool = False
+) -> Observed:
+    return Observed(EIGHT, EIGHT, online, other, pressure=pressure, is_throttled=is_throttled)
+
+
+def run(observed: list[Observed], state: State | None = None, limits: Limits | None = None) -> list[float]:
+    """Return the quota after each period."""
+    now = state or State()
+    quotas = []
+    for each in observed:
+        now = decide(each, now, limits or Limits())
+        assert now.quota is not None
+        quotas.append(now.quota)
+    return quotas
+
+
+def test_the_target_is_what_online_work_and_its_margin_leave() -> None:
+    assert run([seen(2.0, other=0.5)]) == [0.75 * 8 - 1.25 * 2.0 - 0.5]
+
+
+def test_it_shrinks_at_once_and_grows_slowly() -> None:
+    quotas = run([seen(0.0), seen(4.0), *[seen(0.0)] * 20])
+    assert quotas[:2] == [6.0, 1.0]
+    assert quotas[2 : 2 + CALM_PERIODS - 1] == [1.0] * (CALM_PERIODS - 1)
+    steps = [after - before for before, after in pairwise(quotas[1:])]
+    assert max(steps) <= GROWTH * 8 + 1e-9
+    assert quotas[-1] >= 6.0 - DEAD_BAND * 8
+
+
+def test_online_work_that_waits_halves_it_at_once() -> None:
+    assert run([seen(0.5), seen(0.5, pressure=0.2)]) == [5.375, 2.6875]
+    assert run([seen(0.5), seen(0.5, is_throttled=True)]) == [5.375, 2.6875]
+    unmoved = run([seen(0.5), seen(0.5, is_throttled=True)], limits=Limits(is_throttling_pressure=False))
+    assert unmoved == [5.375, 5.375]
+
+
+def test_the_floor_is_kept_under_any_load() -> None:
+    assert run([seen(8.0)] * 5, limits=Limits(floor=1.5)) == [1.5] * 5
+    assert run([seen(0.0, pressure=1.0)] * 9)[-1] == 1.0
+
+
+def test_missing_figures_hold_the_last_ones_and_then_count_as_need() -> None:
+    quotas = run([seen(1.0), *[seen(None)] * (PATIENCE + 1), seen(1.0)])
+    assert quotas == [4.75] * (PATIENCE + 1) + [1.0, 1.0]
+    assert run([seen(1.0), *[seen(1.0, other=None)] * (PATIENCE + 1)])[-1] == 1.0
+
+
+def test_noise_smaller_than_the_dead_band_moves_nothing() -> None:
+    state = decide(seen(2.0), State(), Limits())
+    wobble = DEAD_BAND * 8 / 1.25 / 2
+    quotas = run([seen(2.0 - wobble), seen(2.0), seen(2.0 - wobble), seen(2.0)] * 10, state)
+    assert set(quotas) == {state.quota}
+
+
+def test_larger_noise_settles_at_the_lower_edge_and_does_not_oscillate() -> None:
+    quotas = run([seen(2.0 + (0.5 if period % 2 else 0.0)) for period in range(40)])
+    assert len(set(quotas[2:])) == 1
+
+
+def test_a_machine_that_shrinks_takes_the_quota_with_it() -> None:
+    state = decide(seen(0.0), State(), Limits())
+    small = Observed({0: 2}, {0: 2}, 0.0, 0.0)
+    assert decide(small, state, Limits()).quota == 1.5
+
+
+amounts = st.none() | st.floats(0, 200)
+observations = st.builds(
+    Observed,
+    size=st.just(EIGHT) | st.just({0: 1}) | st.just({0: 64, 3: 60}),
+    room=st.just(EIGHT) | st.just({0: 1}) | st.just({0: 2, 1: 0}),
+    online=amounts,
+    other=amounts,
+    pressure=st.floats(0, 1),
+    is_throttled=st.booleans(),
+)
+limits = st.builds(Limits, floor=st.floats(0.1, 12), threshold=st.floats(0.1, 1), pressure=st.floats(0, 1))
+
+
+@given(st.lists(observations, min_size=1, max_size=30), limits)
+def test_whatever_is_observed_it_keeps_the_floor_and_the_room_and_grows_no_faster_than_allowed(
+    observed: list[Observed], wanted: Limits
+) -> None:
+    state = State()
+    for each in observed:
+        before, state = state.quota, decide(each, state, wanted)
+        room, capacity = sum(each.room.values()), sum(each.size.values())
+        assert state.quota is not None
+        assert min(wanted.floor, room) <= state.quota <= room
+        if before is not None:
+            allowed = max(GROWTH * capacity, LEAST_STEP)
+            assert state.quota <= max(before, min(wanted.floor, room)) + allowed + 1e-9
+        assert all(0 <= cpus <= each.room.get(node, 0) for node, cpus in state.nodes.items())
+
+
+@given(st.floats(0, 8), st.floats(0, 8), st.floats(0, 8))
+def test_it_converges_under_steady_load_from_anywhere(start: float, online: float, other: float) -> None:
+    quotas = run([seen(online, other=other)] * 60, State(quota=start))
+    target = max(1.0, min(8.0, 6 - 1.25 * online - other))
+    assert abs(quotas[-1] - target) <= DEAD_BAND * 8 + 1e-9
+    assert quotas[-1] == quotas[-2]
+
+
+pods = st.dictionaries(st.text("abc", min_size=1, max_size=3), st.floats(0, 8), min_size=1, max_size=9)
+
+
+@given(st.floats(0.5, 64), pods)
+def test_shares_add_up_and_nobody_starves(quota: float, used: dict[str, float]) -> None:
+    shares = share(quota, used, given=dict.fromkeys(used, 1.0))
+    assert shares.keys() == used.keys()
+    assert min(shares.values()) >= 0.05
+    assert sum(shares.values()) <= max(quota, 0.05 * len(used)) + 0.05 * len(used) + 1e-6
+    assert sum(shares.values()) >= quota - 1e-6
+
+
+def test_a_busy_pod_gets_what_idle_ones_leave() -> None:
+    shares = share(4.0, {"busy": 1.0, "idle": 0.0}, {"busy": 1.0, "idle": 1.0})
+    assert shares["busy"] > 3.5
+    assert share(4.0, {"a": 2.0, "b": 2.0}, {"a": 2.0, "b": 2.0}) == {"a": 2.0, "b": 2.0}
+
+
+rooms = st.dictionaries(st.integers(0, 4), st.integers(0, 16), min_size=1).filter(lambda room: sum(room.values()) > 0)
+
+
+@given(st.floats(0.1, 80), st.dictionaries(st.integers(0, 4), st.floats(0, 16), max_size=4), rooms)
+def test_cpus_are_whole_enough_for_the_quota_and_never_none(
+    quota: float, nodes: dict[int, float], room: dict[int, int]
+) -> None:
+    given_ = spread(quota, nodes, room)
+    total = sum(given_.values())
+    assert total >= 1
+    assert total == sum(room.values()) or quota <= total < max(quota, 1) + 1
+    assert all(cpus <= room[node] for node, cpus in given_.items())
+
+
+@pytest.mark.parametrize(("left", "expected"), [({0: 3.0, 1: 1.0}, {0: 3, 1: 1}), ({0: 0.0, 1: 4.0}, {0: 0, 1: 4})])
+def test_cpus_are_taken_where_online_work_leaves_most(left: dict[int, float], expected: dict[int, int]) -> None:
+    assert spread(4.0, left, EIGHT) == expected
+
+
+def test_a_node_with_bound_online_work_gives_less() -> None:
+    observed = replace(seen(3.0), bound={0: 3.0})
+    nodes = decide(observed, State(), Limits()).nodes
+    assert nodes[0] < nodes[1]
