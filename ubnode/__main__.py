@@ -14,10 +14,12 @@ from ubhost.version import version
 COMMANDS: dict[str, tuple[str, str]] = {
     "show": ("ubhost.cli", "what was found on this host"),
     "watch": ("ubhost.cli:watch_main", "what changes on this host, as it comes"),
+    "doctor": ("ubhost.doctor.cli", "whether UB pods can run on this node, and what to do if not"),
     "sim": ("ubsim.cli", "bring a simulated super-node up or down"),
     "attachments": ("cni_ub.cli", "which pod holds which device"),
     "volumes": ("csi_ub.cli", "volumes on this node"),
     "qos": ("nri_qos.cli", "QoS classes and placement of containers"),
+    "conf": ("cni_ub.agent.cli", "ub-cni in the CNI configuration of this node"),
     "install": ("ubnode.install.cli:install", "put plugins on this node"),
     "upgrade": ("ubnode.install.cli:upgrade", "bring what is installed to the release of this program"),
     "uninstall": ("ubnode.install.cli:uninstall", "take plugins off this node and give its files back"),

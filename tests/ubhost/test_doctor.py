@@ -1,0 +1,221 @@
+"""What the doctor finds: each illness alone, on an otherwise healthy node."""
+
+import json
+import stat
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ubhost.discovery import Discovery, Level
+from ubhost.doctor import report
+from ubhost.doctor.cli import main
+from ubhost.doctor.compatibility import TABLE, parse
+from ubhost.doctor.facts import ConfigFile, Facts, Node, look
+from ubhost.doctor.findings import Finding, Verdict
+from ubhost.model import UbHost
+from ubhost.provider import Device, Kind, Sharing
+from ubhost.roots import Roots
+from ubhost.topology import Topology
+
+SOCKET, FILE, CHAR = stat.S_IFSOCK | 0o660, stat.S_IFREG | 0o755, stat.S_IFCHR | 0o666
+NRI_ON = {
+    "plugins": {"io.containerd.nri.v1.nri": {"disable": False}, "io.containerd.grpc.v1.cri": {"enable_cdi": True}}
+}
+CDI_FILE = ConfigFile("/var/run/cdi/unifiedbus.com-urma.json", {"kind": "unifiedbus.com/urma", "devices": [1, 2]})
+
+HEALTHY = Facts(
+    kernel="6.6.0-98.oe2403sp3",
+    machine="aarch64",
+    has_ubrt=True,
+    modules=frozenset({"ubcore", "uburma", "udma", "ubagg", "ipourma"}),
+    found=Discovery(
+        Kind.UBCORE, Level.HARDWARE, UbHost(True), Topology(), Sharing.EXCLUSIVE, (Device("urma_1", ("udma2",)),)
+    ),
+    ubse=Node("/run/ubse/ubse.sock", SOCKET),
+    has_ubse_group=True,
+    device_nodes=(Node("/dev/uburma/udma2", CHAR),),
+    libraries=("liburma.so.0",),
+    cgroup="v2",
+    controllers=frozenset({"cpu", "cpuset", "memory", "io", "rdma"}),
+    kubelet_sockets=(Node("/var/lib/kubelet/device-plugins/kubelet.sock", SOCKET),),
+    containerd=ConfigFile("/etc/containerd/config.toml", NRI_ON),
+    nri_socket=Node("/var/run/nri/nri.sock", SOCKET),
+    cdi=(CDI_FILE,),
+    cni=(ConfigFile("/etc/cni/net.d/05-ub.conflist", {"plugins": [{"type": "bridge"}, {"type": "ub-cni"}]}),),
+    cni_plugin=Node("/opt/cni/bin/ub-cni", FILE),
+    agent=Node("/run/ub-node/agent.sock", SOCKET),
+    versions={"containerd": "containerd github.com/containerd/containerd 1.7.24 hash"},
+)
+assert HEALTHY.found is not None
+FOUND: Discovery = HEALTHY.found
+
+
+def only(facts: Facts) -> list[Finding]:
+    """What is not well."""
+    return [finding for finding in report.examine(facts) if finding.verdict in (Verdict.PROBLEM, Verdict.WARNING)]
+
+
+def test_a_healthy_node_is_fit() -> None:
+    assert only(HEALTHY) == []
+    assert report.document(report.examine(HEALTHY))["fit"] is True
+
+
+def with_containerd(content: Mapping[str, Any]) -> Facts:
+    return replace(HEALTHY, containerd=ConfigFile("/etc/containerd/config.toml", content))
+
+
+@pytest.mark.parametrize(
+    ("facts", "check", "verdict", "words"),
+    [
+        (replace(HEALTHY, found=None, trouble="no UB host here"), "provider", "problem", "no UB host here"),
+        (replace(HEALTHY, has_ubrt=False), "ubrt", "warning", "no UBRT table"),
+        (replace(HEALTHY, modules=frozenset({"ubcore", "uburma", "ipourma"})), "modules", "problem", "udma ubagg"),
+        (replace(HEALTHY, modules=HEALTHY.modules - {"ipourma"}), "ipourma", "warning", "modprobe ipourma"),
+        (replace(HEALTHY, found=replace(FOUND, sharing=Sharing.SHARED)), "sharing", "problem", "dev_sharing off` now"),
+        (
+            replace(HEALTHY, found=replace(FOUND, sharing=Sharing.SHARED), others=3),
+            "sharing",
+            "problem",
+            "at boot, before kubelet and the container runtime start",
+        ),
+        (replace(HEALTHY, found=replace(FOUND, sharing=None)), "sharing", "warning", "SHOW_SYSTEM"),
+        (replace(HEALTHY, found=replace(FOUND, devices=())), "devices", "problem", "lists none"),
+        (
+            replace(HEALTHY, found=replace(FOUND, devices=(Device("urma_1", (), is_healthy=False),))),
+            "health",
+            "warning",
+            "urma_1",
+        ),
+        (replace(HEALTHY, device_nodes=(Node("/dev/ummu"),)), "device-nodes", "problem", "/dev/ummu"),
+        (replace(HEALTHY, ubse=Node("/run/ubse/ubse.sock")), "ubse", "warning", "systemctl start ubse"),
+        (
+            replace(HEALTHY, ubse=Node("/run/ubse/ubse.sock", stat.S_IFSOCK | 0o666)),
+            "ubse-socket",
+            "problem",
+            "chmod 0660 /run/ubse/ubse.sock",
+        ),
+        (replace(HEALTHY, found=replace(FOUND, notes=("UBSE is tired",))), "ubse", "problem", "UBSE is tired"),
+        (replace(HEALTHY, has_ubse_group=False), "ubse-group", "warning", "group ubse"),
+        (replace(HEALTHY, cgroup="hybrid"), "cgroup", "problem", "unified_cgroup_hierarchy"),
+        (replace(HEALTHY, controllers=frozenset({"cpu", "rdma"})), "cgroup", "problem", "cpuset io memory"),
+        (
+            replace(HEALTHY, kubelet_sockets=(*HEALTHY.kubelet_sockets, Node("/var/lib/kubelet/pod-resources/x"))),
+            "kubelet",
+            "warning",
+            "pod-resources/x",
+        ),
+        (replace(HEALTHY, kubelet=ConfigFile("c", {"cpuManagerPolicy": "static"})), "cpu-manager", "warning", "none"),
+        (replace(HEALTHY, kubelet=ConfigFile("c", trouble="line 3")), "kubelet-config", "warning", "line 3"),
+        (with_containerd({}), "nri", "problem", "set disable = false"),
+        (with_containerd({"plugins": {"io.containerd.nri.v1.nri": {"disable": False}}}), "cdi-runtime", "problem",
+         "enable_cdi = true"),
+        (replace(HEALTHY, nri_socket=Node("/var/run/nri/nri.sock")), "nri", "warning", "restart containerd"),
+        (replace(HEALTHY, containerd=ConfigFile("c", trouble="line 9")), "containerd", "problem", "line 9"),
+        (
+            replace(HEALTHY, containerd=None, crio=(ConfigFile("c", {"crio": {"nri": {"enable_nri": False}}}),)),
+            "nri",
+            "problem",
+            "enable_nri = true",
+        ),
+        (replace(HEALTHY, cdi=(CDI_FILE, ConfigFile("/etc/cdi/x.json", trouble="no"))), "cdi", "problem", "x.json"),
+        (replace(HEALTHY, cdi=()), "cdi", "warning", "start ub-agent"),
+        (replace(HEALTHY, cni=(ConfigFile("c", {"type": "bridge"}),)), "cni", "warning", "conflist"),
+        (replace(HEALTHY, cni=(*HEALTHY.cni, ConfigFile("c", trouble="x"))), "cni-config", "problem", "correct"),
+        (replace(HEALTHY, cni_plugin=Node("/opt/cni/bin/ub-cni")), "cni", "problem", "ubnode install"),
+        (replace(HEALTHY, agent=Node("/run/ub-node/agent.sock")), "agent", "warning", "systemctl start ub-agent"),
+        (replace(HEALTHY, kernel="5.10.0-oe"), "version-kernel", "problem", "5.15 is needed"),
+        (replace(HEALTHY, kernel="6.12.1"), "ub-generation", "warning", "OLK-6.6"),
+        (replace(HEALTHY, versions={"containerd": "containerd 1.6.8"}), "version-containerd", "problem", "1.7"),
+    ],
+)  # fmt: skip
+def test_an_illness_is_found_with_cause_and_next_step(facts: Facts, check: str, verdict: str, words: str) -> None:
+    (finding, *_) = [finding for finding in only(facts) if finding.check == check]
+    assert finding.verdict.value == verdict
+    assert finding.cause
+    assert finding.next_step
+    assert words in f"{finding.title} {finding.cause} {finding.next_step}"
+
+
+def test_containerd_2_has_nri_and_cdi_on_unless_told_otherwise() -> None:
+    assert only(with_containerd({"version": 3})) == []
+    off = {"version": 3, "plugins": {"io.containerd.cri.v1.runtime": {"enable_cdi": False}}}
+    assert [finding.check for finding in only(with_containerd(off))] == ["cdi-runtime"]
+
+
+def test_the_rdma_kind_is_told_its_own_command() -> None:
+    found = replace(FOUND, kind=Kind.RDMA, sharing=Sharing.SHARED)
+    (finding,) = only(replace(HEALTHY, found=found, modules=frozenset()))
+    assert "rdma system set netns exclusive" in finding.next_step
+
+
+def test_versions_newer_than_what_was_tried_are_noted() -> None:
+    facts = replace(HEALTHY, versions={"containerd": "containerd 9.9.9", "kubelet": "Kubernetes v1.31.2", "crio": "?"})
+    noted = {f.check: f.title for f in report.examine(facts) if f.verdict is Verdict.NOTE}
+    assert "newer than what was tried" in noted["version-containerd"]
+    assert noted["version-kubelet"] == "kubelet 1.31.2"
+    assert "unknown" in noted["version-crio"]
+
+
+def test_the_table_of_versions_names_its_sources() -> None:
+    for known in TABLE:
+        assert known.source
+        assert known.tried is None or known.least < known.tried
+    assert parse("Kubernetes v1.31.2") == (1, 31, 2)
+    assert parse("none") is None
+
+
+def test_the_report_has_the_worst_first_and_counts() -> None:
+    shown = report.text(report.examine(replace(HEALTHY, cgroup="v1", has_ubse_group=False)))
+    assert shown.startswith("problem  cgroups are v1, not v2\n         cause: ")
+    assert "\nwarning  there is no group ubse\n" in shown
+    assert shown.split("\n")[-1].startswith("1 problem, 1 warning, ")
+
+
+def test_an_empty_machine_is_looked_at_without_an_error(tmp_path: Path) -> None:
+    facts = look(Roots(tmp_path))
+    assert facts.found is None
+    assert facts.trouble is not None
+    assert "no UB host here" in facts.trouble
+    assert (facts.cgroup, facts.cni, facts.containerd, facts.versions) == (None, (), None, {})
+    assert not facts.agent.exists
+
+
+def test_configurations_of_others_are_read_and_broken_ones_are_told(tmp_path: Path) -> None:
+    files = {
+        "etc/containerd/config.toml": 'version = 2\n[plugins."io.containerd.nri.v1.nri"]\ndisable = false\n',
+        "etc/cni/net.d/10-a.conflist": '{"plugins": [{"type": "ub-cni"}]}',
+        "etc/cni/net.d/20-b.conf": "{",
+        "var/run/cdi/x.json": "[]",
+        "var/lib/kubelet/config.yaml": "cpuManagerPolicy: static\n",
+        "etc/crio/crio.conf.d/10.conf": "[crio.nri]\nenable_nri = true\n",
+        "sys/fs/cgroup/cgroup.controllers": "cpuset cpu io memory pids",
+        "sys/fs/selinux/enforce": "1",
+        "usr/lib64/liburma.so.0": "",
+    }
+    for name, content in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(content)
+    facts = look(Roots(tmp_path))
+    assert facts.containerd is not None
+    assert facts.containerd.content["version"] == 2
+    assert [bool(file.trouble) for file in facts.cni] == [False, True]
+    assert facts.cdi[0].trouble == "it holds no table"
+    assert facts.kubelet is not None
+    assert facts.kubelet.content == {"cpuManagerPolicy": "static"}
+    assert facts.crio[0].content["crio"]["nri"]["enable_nri"]
+    assert (facts.cgroup, facts.selinux, facts.libraries) == ("v2", "enforcing", ("liburma.so.0",))
+
+
+def test_the_command_tells_programs_and_exits_with_1(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("UB_ROOT", str(tmp_path))
+    assert main(["--json"]) == 1
+    document = json.loads(capsys.readouterr().out)
+    assert document["fit"] is False
+    assert document["findings"][0]["check"] == "provider"
+    assert main([]) == 1
+    assert "no UB or RDMA devices" in capsys.readouterr().out

@@ -1,0 +1,24 @@
+"""``ubnode doctor``: exit code 0 when the node is fit, 1 when there is a problem."""
+
+import argparse
+import json
+from collections.abc import Sequence
+
+from ubhost.doctor import report
+from ubhost.doctor.facts import look
+from ubhost.roots import Roots
+
+
+def main(argv: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(
+        prog="ubnode doctor",
+        description="Check whether UB pods can run on this node. Changes nothing; exits with 1 if there is a problem.",
+    )
+    parser.add_argument("--json", action="store_true", help="for programs: stable names, one document")
+    arguments = parser.parse_args(argv)
+    findings = report.examine(look(Roots.from_environ()))
+    if arguments.json:
+        print(json.dumps(report.document(findings), indent=1, ensure_ascii=False))
+    else:
+        print(report.text(findings))
+    return 1 if report.has_problem(findings) else 0

@@ -1,0 +1,107 @@
+"""Which versions of the others are known to work with ours: data with sources, and a check against it. Pure."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ubhost.doctor.facts import Facts
+from ubhost.doctor.findings import Finding, note, ok, problem, warning
+
+Version = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """``least`` is needed, ``because`` says what older ones lack. Ours ran with versions below ``tried``; ``None``
+    means that no real one was at hand, and only its documentation was followed."""
+
+    part: str
+    least: Version
+    tried: Version | None
+    because: str
+    source: str
+
+
+TABLE: tuple[Known, ...] = (
+    Known(
+        "containerd", (1, 7), (1, 8), "NRI and CDI came with 1.7",
+        "containerd docs/NRI.md, docs/cri/config.md; e2e runs 1.7 of Debian trixie in a guest",
+    ),
+    Known("crio", (1, 26), None, "NRI came with 1.26", "CRI-O docs/crio.conf.5.md"),
+    Known(
+        "kubelet", (1, 28), None, "PodResources v1 is on from 1.28, CDI names in the device plugin API from 1.29",
+        "kubernetes.io feature gates KubeletPodResourcesGet, DevicePluginCDIDevices",
+    ),
+    Known(
+        "kernel", (5, 15), (6, 19), "it has mount_setattr(2) (5.12) and cpu.idle (5.15)",
+        "man-pages mount_setattr(2), Linux cgroup-v2.rst; 6.12 in the e2e guest, 6.18 on the developers' machine",
+    ),
+)  # fmt: skip
+
+UB_GENERATION = "OLK-6.6 (openEuler 24.03 LTS SP3 and later), arm64, umdk 26.06, UBSE of 2026-05"
+UB_SOURCES = "reference/ub.md (openeuler-mirror kernel, umdk 00cc16f1, ubs-engine 973f4300)"
+UB_KERNEL = (6, 6)
+
+_NUMBERS = re.compile(r"v?(\d+)\.(\d+)(?:\.(\d+))?")
+
+
+def check(facts: Facts) -> Iterator[Finding]:
+    """Yield a finding for each part whose version is known."""
+    said = {"kernel": facts.kernel, **facts.versions}
+    for known in TABLE:
+        if known.part in said:
+            yield _judge(known, said[known.part])
+    yield from _ub(facts)
+
+
+def parse(text: str) -> Version | None:
+    """Return the first version in what a program says of itself."""
+    match = _NUMBERS.search(text)
+    return tuple(int(part) for part in match.groups() if part is not None) if match else None
+
+
+def _judge(known: Known, said: str) -> Finding:
+    version = parse(said)
+    name = f"version-{known.part}"
+    if version is None:
+        return note(name, f"the version of {known.part} is unknown", f"it says {said!r}")
+    if version < known.least:
+        return problem(
+            name,
+            f"{known.part} {_text(version)} is too old",
+            f"{_text(known.least)} is needed: {known.because}",
+            f"update {known.part} ({known.source})",
+        )
+    if known.tried is None:
+        return note(name, f"{known.part} {_text(version)}", f"never run with a real one: {known.source}")
+    if version >= known.tried:
+        return note(
+            name, f"{known.part} {_text(version)} is newer than what was tried", f"tried below {_text(known.tried)}"
+        )
+    return ok(name, f"{known.part} {_text(version)}")
+
+
+def _ub(facts: Facts) -> Iterator[Finding]:
+    """The UB parts go together: driver and user space of one generation, or the ioctls do not fit."""
+    if "ubcore" not in facts.modules:
+        return
+    version = parse(facts.kernel)
+    if version is None or version[:2] != UB_KERNEL:
+        yield warning(
+            "ub-generation",
+            f"the UB driver of kernel {facts.kernel} is of another generation than the one we know",
+            f"known: {UB_GENERATION}; netlink numbers and ioctls differ between generations",
+            f"compare with {UB_SOURCES}, and run `ubnode show` before you trust it",
+        )
+    else:
+        yield ok("ub-generation", f"the UB driver is of the generation we know: {UB_GENERATION}")
+    if not any(name.startswith("liburma.so") for name in facts.libraries):
+        yield note(
+            "liburma",
+            "no liburma on the host",
+            "containers bring their own; it must be of the kernel's generation (OLK-5.10 and 6.6 do not mix)",
+        )
+
+
+def _text(version: Version) -> str:
+    return ".".join(map(str, version))

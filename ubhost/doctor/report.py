@@ -1,0 +1,43 @@
+"""What the doctor says, for people and for programs. Pure."""
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+from ubhost.doctor import cluster, compatibility, host
+from ubhost.doctor.facts import Facts
+from ubhost.doctor.findings import Finding, Verdict
+from ubhost.show.data import plain
+
+_ORDER = (Verdict.PROBLEM, Verdict.WARNING, Verdict.NOTE, Verdict.OK)
+_MARKS = {Verdict.PROBLEM: "problem", Verdict.WARNING: "warning", Verdict.NOTE: "note   ", Verdict.OK: "ok     "}
+
+
+def examine(facts: Facts) -> tuple[Finding, ...]:
+    """Return every finding, the worst first, otherwise in the order of the checks."""
+    found = (*host.check(facts), *cluster.check(facts), *compatibility.check(facts))
+    return tuple(sorted(found, key=lambda finding: _ORDER.index(finding.verdict)))
+
+
+def text(findings: Iterable[Finding]) -> str:
+    listed = tuple(findings)
+    lines = []
+    for finding in listed:
+        lines.append(f"{_MARKS[finding.verdict]}  {finding.title}")
+        if finding.cause:
+            lines.append(f"         cause: {finding.cause}")
+        if finding.next_step:
+            lines.append(f"         next:  {finding.next_step}")
+    count = Counter(finding.verdict for finding in listed)
+    lines.append("")
+    lines.append(", ".join(f"{count[verdict]} {verdict.value}" for verdict in _ORDER if count[verdict]))
+    return "\n".join(lines)
+
+
+def document(findings: Iterable[Finding]) -> dict[str, Any]:
+    listed = tuple(findings)
+    return {"version": 1, "fit": not has_problem(listed), "findings": plain(listed)}
+
+
+def has_problem(findings: Iterable[Finding]) -> bool:
+    return any(finding.verdict is Verdict.PROBLEM for finding in findings)
