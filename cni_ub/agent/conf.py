@@ -59,9 +59,7 @@ class ConfGenerator:
         try:
             names = sorted(entry.name for entry in self.folder.iterdir() if confplan.counts(entry.name))
         except FileNotFoundError as error:
-            raise NotFound(
-                f"{self.folder} is missing: no container runtime is set up here, or it is not mounted"
-            ) from error
+            raise NotFound(f"{self.folder} is missing: no runtime is set up here, or it is not mounted") from error
         except OSError as error:
             raise HostFault(f"cannot read {self.folder}: {error.strerror}") from error
         return [_read(self.folder / name) for name in names if (self.folder / name).is_file()]

@@ -45,8 +45,8 @@ class DeviceInfoFiles:
         self.folder: Path = roots.root / "var" / "run" / "k8s.cni.cncf.io" / "devinfo" / "dp"
         self._resources = tuple(resources)
 
-    def update(self, wanted: Mapping[tuple[str, str], Device]) -> None:
-        """Make the files say what the devices, by resource and id, are now.
+    def update(self, wanted: Mapping[tuple[str, str], Device]) -> list[Path]:
+        """Make the files say what the devices, by resource and id, are now; return those that were removed.
 
         Raises:
             HostFault: one of them cannot be written.
@@ -56,11 +56,11 @@ class DeviceInfoFiles:
             watchedfolder.make(self.folder)
         for name, content in files.items():
             watchedfolder.put(self.folder / name, json.dumps(content).encode() + b"\n")
-        for name in self._ours() - files.keys():
-            watchedfolder.remove(self.folder / name)
+        gone = [self.folder / name for name in sorted(self._ours() - files.keys())]
+        return [path for path in gone if watchedfolder.remove(path)]
 
-    def remove(self) -> None:
-        self.update({})
+    def remove(self) -> list[Path]:
+        return self.update({})
 
     def _ours(self) -> set[str]:
         """Return the files of our resources, those of a killed agent too.

@@ -63,7 +63,11 @@ def _device_plugins(settings: Settings, roots: Roots, inventory: Inventory) -> l
         cdi.update(state.device for states in offered for state in states)
 
     inventory.before_announcing(write_cdi)
-    inventory.before_announcing(lambda snapshot: info.update(_by_id(resources, snapshot)))
+
+    def write_info(snapshot: Snapshot) -> None:
+        info.update(_by_id(resources, snapshot))
+
+    inventory.before_announcing(write_info)
     folder = roots.root / settings.kubelet.folder.lstrip("/")
     registrations: list[Service] = [
         KubeletRegistration(
