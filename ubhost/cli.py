@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from ubhost.capacity import capacity
 from ubhost.changes import Change
 from ubhost.discovery import Discovery, discover
 from ubhost.providers import AUTO
@@ -16,6 +17,7 @@ from ubhost.watch import watch
 
 TEXTS: Mapping[str, Callable[[Discovery], str]] = {
     "all": text.overview,
+    "capacity": text.capacity,
     "devices": text.devices,
     "eids": text.eids,
     "entities": text.entities,
@@ -27,6 +29,7 @@ TEXTS: Mapping[str, Callable[[Discovery], str]] = {
 
 DATA: Mapping[str, Callable[[Discovery], dict[str, Any]]] = {
     "all": data.overview,
+    "capacity": lambda found: data.document(found, capacity=capacity(found)),
     "devices": lambda found: data.document(found, sharing=found.sharing, devices=data.devices(found)),
     "eids": lambda found: data.document(found, eids=[slot for device in found.devices for slot in device.eids]),
     "entities": lambda found: data.document(found, bus=found.host.bus, entities=found.host.entities),
@@ -58,7 +61,8 @@ def main(argv: Sequence[str]) -> int:
     arguments = parser().parse_args(argv)
     if (arguments.dot or arguments.svg) and arguments.what != "topology":
         parser().error("--dot and --svg draw the topology: ubnode show topology")
-    print(_shown(arguments, discover(Roots.from_environ(), arguments.provider)))
+    with_memory = arguments.what == "capacity"
+    print(_shown(arguments, discover(Roots.from_environ(), arguments.provider, with_memory=with_memory)))
     return 0
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 
+from ubhost.capacity import capacity as summed_up
 from ubhost.discovery import Discovery, Level
 from ubhost.model import Eid, EntityPort, NumaNode, UbEntity
 from ubhost.provider import Device
@@ -163,3 +164,29 @@ def memory(found: Discovery) -> str:
     if pools:
         parts.append(table(("POOL OF NUMA", "TOTAL", "USED"), pools))
     return "\n\n".join(parts)
+
+
+def capacity(found: Discovery) -> str:
+    """What a scheduler has to know."""
+    known = summed_up(found)
+    counts = known.devices
+    spread = ", ".join(f"{count} on NUMA {numa}" for numa, count in counts.by_numa.items())
+    lines = [
+        f"devices    {counts.healthy} healthy of {counts.total}" + (f": {spread}" if spread else ""),
+        f"borrowed   {size(known.borrowed)}",
+        f"lent       {size(known.lent)}",
+        f"pool       {size(known.pool_used)} used of {size(known.pool_total)}",
+    ]
+    planes = ((p.plane, f"{p.ports_up} of {p.ports}", rate(p.nominal_mbps)) for p in known.planes)
+    nodes_ = (
+        (m.slot_id, m.host_name, m.hops, size(m.total), size(m.free), size(m.lendable), m.huge_pages_2m_free)
+        for m in known.memory
+    )
+    return "\n\n".join(
+        (
+            heading(found),
+            "\n".join(lines),
+            table(("PLANE", "PORTS UP", "NOMINAL"), planes),
+            table(("SLOT", "NODE", "HOPS", "MEMORY", "FREE", "LENDABLE", "FREE 2 MiB PAGES"), nodes_),
+        )
+    )
