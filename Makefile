@@ -12,7 +12,7 @@ demo:           ## a two-node super-node on this machine: pods, pings, a shared 
 	@packaging/setup demo && $(PY) -m ubsim.demo
 
 test: test-kernel ## every test that runs on a bare machine (as root), test-kernel included
-	@packaging/setup test && .venv/bin/pytest -m "not kernel and not binary"
+	@packaging/setup test && .venv/bin/pytest -m "not kernel and not binary and not chart"
 
 test-kernel:    ## the tests that change links and mounts, in namespaces of their own
 	@packaging/setup test && packaging/in-namespaces .venv/bin/pytest -m kernel
@@ -38,10 +38,13 @@ build:          ## dist/ub-node/: the five executables, one bundle
 test-binary:    ## the tests of the built executables
 	@packaging/setup test && packaging/setup build && $(PY) packaging/build.py && .venv/bin/pytest -m binary
 
+test-chart:     ## the Helm chart, against the Kubernetes API (needs Go for its tools)
+	@packaging/setup test && .venv/bin/pytest -m chart
+
 bench-startup:  ## how fast ub-cni starts, against bare Python and Debian's bridge
 	@packaging/setup demo && packaging/setup build && $(PY) packaging/build.py && $(PY) -m bench.startup
 
 e2e:            ## the built executables on a real node: QEMU, containerd, three NUMA nodes
 	@packaging/setup e2e && $(PY) -m e2e
 
-.PHONY: conformance help setup demo test test-kernel test-binary bench-startup lint fmt type proto build e2e
+.PHONY: conformance help setup demo test test-kernel test-binary test-chart bench-startup lint fmt type proto build e2e

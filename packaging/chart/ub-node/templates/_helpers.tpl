@@ -1,0 +1,56 @@
+{{- define "ub-node.name" -}}
+{{- if contains .Chart.Name .Release.Name }}{{ .Release.Name | trunc 50 | trimSuffix "-" }}{{ else }}{{ printf "%s-%s" .Release.Name .Chart.Name | trunc 50 | trimSuffix "-" }}{{ end }}
+{{- end }}
+
+{{- define "ub-node.selector" -}}
+app.kubernetes.io/name: {{ .top.Chart.Name }}
+app.kubernetes.io/instance: {{ .top.Release.Name }}
+app.kubernetes.io/component: {{ .component }}
+{{- end }}
+
+{{- define "ub-node.labels" -}}
+{{ include "ub-node.selector" . }}
+app.kubernetes.io/version: {{ .top.Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .top.Release.Service }}
+helm.sh/chart: {{ .top.Chart.Name }}-{{ .top.Chart.Version }}
+{{- end }}
+
+{{- define "ub-node.image" -}}
+image: "{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}"
+imagePullPolicy: {{ .Values.image.pullPolicy }}
+{{- end }}
+
+{{/* What the pods of all DaemonSets have in common. */}}
+{{- define "ub-node.pod" -}}
+{{- with .Values.imagePullSecrets }}
+imagePullSecrets: {{ toYaml . | nindent 2 }}
+{{- end }}
+priorityClassName: {{ .Values.priorityClassName }}
+nodeSelector:
+  kubernetes.io/os: linux
+  {{- with .Values.nodeSelector }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+tolerations: {{ toYaml .Values.tolerations | nindent 2 }}
+{{- end }}
+
+{{/* One registration per node at a time: the old pod is gone before the new one comes, and few nodes change at once. */}}
+{{- define "ub-node.update" -}}
+updateStrategy:
+  type: RollingUpdate
+  rollingUpdate:
+    maxSurge: 0
+    maxUnavailable: 10%
+{{- end }}
+
+{{/* A container that may write files of root on the node, and nothing else. */}}
+{{- define "ub-node.confined" -}}
+securityContext:
+  runAsUser: 0
+  allowPrivilegeEscalation: false
+  readOnlyRootFilesystem: true
+  capabilities:
+    drop: [ALL]
+  seccompProfile:
+    type: RuntimeDefault
+{{- end }}

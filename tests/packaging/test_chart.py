@@ -1,0 +1,290 @@
+"""The Helm chart: valid for the Kubernetes API, and wired as kubelet, the runtime and the sidecars expect.
+
+Helm and kubeconform are installed with Go in pinned versions; the schemas are those of Kubernetes itself.
+"""
+
+import json
+import subprocess
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import pytest
+import yaml
+
+from cni_ub.agent.config import AgentConfig
+from csi_ub.__main__ import parser as csi_parser
+from csi_ub.config import Config as CsiConfig
+from nri_qos.__main__ import parser as nri_parser
+from nri_qos.config import Config as NriConfig
+from tests.packaging.conftest import ROOT
+from ubhost import config
+from ubnode.install.cli import parser as install_parser
+
+pytestmark = pytest.mark.chart
+
+CHART = ROOT / "packaging" / "chart" / "ub-node"
+KUBERNETES = "v1.34.1"
+SNAPSHOTTER = "csi.sidecars.snapshotter=registry.example/csi-snapshotter:v8.4.0"
+EVERYTHING = (
+    SNAPSHOTTER,
+    "csi.snapshotClass=ub",
+    "csi.volumeAttributesClasses[0].name=relaxed",
+    "csi.volumeAttributesClasses[0].parameters.maxStaleness=30s",
+    "networkAttachments[0].name=ub",
+    "networkAttachments[0].config.isolation=shared",
+    "monitoring.podMonitor=true",
+)
+Manifest = dict[str, Any]
+Render = Callable[..., list[Manifest]]
+
+
+@pytest.fixture(scope="module")
+def helm() -> str:
+    return tool("helm")
+
+
+def call(*command: str | Path, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, input=stdin, capture_output=True, text=True, check=False)
+
+
+def tool(name: str) -> str:
+    done = call(ROOT / "e2e" / "install-go-tools", name)
+    if done.returncode == 3:
+        pytest.skip(done.stderr.strip())
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def render_text(helm: str, *settings: str) -> str:
+    sets = [argument for setting in settings for argument in ("--set", setting)]
+    done = call(helm, "template", "ub", CHART, "--namespace", "ub-system", "--kube-version", KUBERNETES, *sets)
+    done.check_returncode()
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def render(helm: str) -> Render:
+    def render(*settings: str) -> list[Manifest]:
+        return [document for document in yaml.safe_load_all(render_text(helm, *settings)) if document]
+
+    return render
+
+
+def of_kind(manifests: list[Manifest], kind: str) -> dict[str, Manifest]:
+    return {manifest["metadata"]["name"]: manifest for manifest in manifests if manifest["kind"] == kind}
+
+
+def pods(manifests: list[Manifest]) -> dict[str, Manifest]:
+    """Name of each DaemonSet -> the spec of its pods."""
+    return {name: manifest["spec"]["template"]["spec"] for name, manifest in of_kind(manifests, "DaemonSet").items()}
+
+
+def containers(manifests: list[Manifest]) -> Iterator[Manifest]:
+    for pod in pods(manifests).values():
+        yield from [*pod.get("initContainers", ()), *pod["containers"]]
+
+
+def container(manifests: list[Manifest], name: str) -> Manifest:
+    [found] = [found for found in containers(manifests) if found["name"] == name]
+    return found
+
+
+def mounts(found: Manifest) -> dict[str, Manifest]:
+    return {mount["mountPath"]: mount for mount in found["volumeMounts"]}
+
+
+def test_helm_finds_nothing_to_complain_about(helm: str) -> None:
+    done = call(helm, "lint", "--strict", CHART, "--kube-version", KUBERNETES)
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.fixture(scope="module")
+def conforms() -> Callable[[str], subprocess.CompletedProcess[str]]:
+    kubeconform = tool("kubeconform")
+    folder = call(ROOT / "packaging" / "kubernetes-schemas", KUBERNETES).stdout.strip()
+    location = f"{folder}/{{{{ .ResourceKind }}}}{{{{ .KindSuffix }}}}.json"
+    custom = "VolumeSnapshotClass,NetworkAttachmentDefinition,PodMonitor"  # not kinds of Kubernetes itself
+
+    def conforms(text: str) -> subprocess.CompletedProcess[str]:
+        return call(kubeconform, "-strict", "-schema-location", location, "-skip", custom, stdin=text)
+
+    return conforms
+
+
+@pytest.mark.parametrize("settings", [(), EVERYTHING, ("cleanup=true",)])
+def test_every_manifest_is_valid_for_the_kubernetes_api(
+    helm: str, conforms: Callable[[str], subprocess.CompletedProcess[str]], settings: tuple[str, ...]
+) -> None:
+    done = conforms(render_text(helm, *settings))
+    assert done.returncode == 0, done.stdout
+
+
+def test_a_misspelt_field_is_found(helm: str, conforms: Callable[[str], subprocess.CompletedProcess[str]]) -> None:
+    text = render_text(helm)
+    assert "hostNetwork: true" in text
+    assert conforms(text.replace("hostNetwork: true", "hostNetwrok: true")).returncode == 1
+
+
+def test_an_unknown_value_is_refused(helm: str) -> None:
+    with pytest.raises(subprocess.CalledProcessError) as refused:
+        render_text(helm, "agent.enabeld=false")
+    assert "enabeld" in refused.value.stderr
+
+
+@pytest.mark.parametrize(
+    ("component", "kind"), [("agent", AgentConfig), ("csi", CsiConfig), ("nri", NriConfig)], ids=["agent", "csi", "nri"]
+)
+def test_the_executables_accept_their_configuration(render: Render, component: str, kind: type[object]) -> None:
+    text = of_kind(render(), "ConfigMap")[f"ub-ub-node-{component}"]["data"][f"{component}.yaml"]
+    config.convert(yaml.safe_load(text), kind, where=component)
+
+
+def test_the_executables_accept_their_arguments(render: Render) -> None:
+    manifests = render()
+    csi, nri = container(manifests, "csi"), container(manifests, "nri-qos")
+    assert csi_parser().parse_args(csi["args"]).mode == "all"
+    assert str(nri_parser().parse_args(nri["command"][1:]).socket) == "/var/run/nri/nri.sock"
+    install = install_parser("install").parse_args(container(manifests, "install-cni")["command"][2:])
+    uninstall = install_parser("uninstall").parse_args(container(render("cleanup=true"), "uninstall")["command"][2:])
+    assert install.node_root == uninstall.node_root == Path("/host")
+
+
+@pytest.mark.parametrize("settings", [EVERYTHING, ("cleanup=true",)])
+def test_every_mount_has_its_volume_and_every_volume_its_mount(render: Render, settings: tuple[str, ...]) -> None:
+    for name, pod in pods(render(*settings)).items():
+        every = [*pod.get("initContainers", ()), *pod["containers"]]
+        mounted = {mount["name"] for found in every for mount in found.get("volumeMounts", ())}
+        assert mounted == {volume["name"] for volume in pod["volumes"]}, name
+
+
+def test_every_container_has_bounds_and_a_pinned_image_and_writes_nothing_of_its_own(render: Render) -> None:
+    for found in containers(render(*EVERYTHING)):
+        assert found["resources"]["requests"]
+        assert found["resources"]["limits"]["memory"]
+        assert found["image"].rpartition(":")[2] not in ("", "latest")
+        assert found["securityContext"]["readOnlyRootFilesystem"]
+
+
+def test_only_what_enters_namespaces_or_mounts_is_privileged(render: Render) -> None:
+    found = list(containers(render(*EVERYTHING)))
+    privileged = {one["name"] for one in found if one["securityContext"].get("privileged")}
+    assert privileged == {"agent", "csi"}
+    for one in found:
+        if one["name"] not in privileged:
+            assert one["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+            assert one["securityContext"]["allowPrivilegeEscalation"] is False
+
+
+def test_stage_and_publish_paths_are_seen_by_kubelet(render: Render) -> None:
+    kubelet = mounts(container(render(), "csi"))["/var/lib/kubelet"]
+    assert kubelet["mountPropagation"] == "Bidirectional"  # plugins/ and pods/, both below it
+
+
+def test_propagation_to_the_node_is_for_the_csi_driver_only(render: Render) -> None:
+    for found in containers(render(*EVERYTHING)):
+        ways = {mount.get("mountPropagation") for mount in found.get("volumeMounts", ())}
+        assert ("Bidirectional" in ways) == (found["name"] == "csi")
+
+
+def test_namespaces_that_the_runtime_makes_later_are_seen_by_the_agent(render: Render) -> None:
+    assert mounts(container(render(), "agent"))["/run/netns"]["mountPropagation"] == "HostToContainer"
+
+
+def test_sockets_that_others_make_anew_are_reached_through_their_folders(render: Render) -> None:
+    for pod in pods(render()).values():
+        for volume in pod["volumes"]:
+            if "hostPath" in volume:
+                assert volume["hostPath"]["type"] in ("Directory", "DirectoryOrCreate")
+                assert not volume["hostPath"]["path"].endswith(".sock")
+    assert "/var/run/nri" in mounts(container(render(), "nri-qos"))
+
+
+def test_one_plugin_registers_per_node_at_a_time(render: Render) -> None:
+    for manifest in of_kind(render(), "DaemonSet").values():
+        assert manifest["spec"]["updateStrategy"]["rollingUpdate"]["maxSurge"] == 0
+
+
+def test_the_sidecars_and_the_driver_meet_at_one_socket(render: Render) -> None:
+    manifests = render(*EVERYTHING)
+    arguments = csi_parser().parse_args(container(manifests, "csi")["args"])
+    inside = arguments.endpoint.removeprefix("unix://")
+    pod = pods(manifests)["ub-ub-node-csi"]
+    [plugin] = [volume["hostPath"]["path"] for volume in pod["volumes"] if volume["name"] == "plugin"]
+    for name in ("registrar", "livenessprobe", "provisioner", "snapshotter"):
+        sidecar = container(manifests, name)
+        assert f"--csi-address={inside}" in sidecar["args"]
+        assert mounts(sidecar)[str(PurePosixPath(inside).parent)]["name"] == "plugin"
+    registered = f"--kubelet-registration-path={plugin}/{PurePosixPath(inside).name}"
+    assert registered in container(manifests, "registrar")["args"]
+
+
+def test_the_probes_of_the_driver_ask_the_port_of_the_livenessprobe(render: Render) -> None:
+    manifests = render("csi.livenessPort=19808")
+    assert container(manifests, "csi")["livenessProbe"]["httpGet"]["port"] == 19808
+    assert "--http-endpoint=127.0.0.1:19808" in container(manifests, "livenessprobe")["args"]
+
+
+def test_another_kubelet_folder_is_used_everywhere(helm: str) -> None:
+    text = render_text(helm, "kubeletDir=/data/kubelet", *EVERYTHING)
+    assert "/var/lib/kubelet" not in text
+    assert "/data/kubelet/plugins/csi-ub.unifiedbus.com/csi.sock" in text
+
+
+def test_who_needs_no_api_server_has_no_token(render: Render) -> None:
+    manifests = render()
+    specs = pods(manifests)
+    for name in ("ub-ub-node-agent", "ub-ub-node-nri"):
+        assert specs[name]["automountServiceAccountToken"] is False
+    bound = [
+        subject["name"]
+        for binding in of_kind(manifests, "ClusterRoleBinding").values()
+        for subject in binding["subjects"]
+    ]
+    assert bound == ["ub-ub-node-csi"]
+
+
+def test_no_role_may_do_everything_or_read_secrets(render: Render) -> None:
+    manifests = render(*EVERYTHING)
+    for role in [*of_kind(manifests, "ClusterRole").values(), *of_kind(manifests, "Role").values()]:
+        for rule in role["rules"]:
+            assert "*" not in [*rule["verbs"], *rule["resources"], *rule["apiGroups"]]
+            assert not {"secrets", "pods/exec", "serviceaccounts/token"} & set(rule["resources"])
+
+
+def test_the_driver_object_says_what_the_driver_does(render: Render) -> None:
+    spec = of_kind(render(), "CSIDriver")["csi-ub.unifiedbus.com"]["spec"]
+    wanted: Mapping[str, object] = {
+        "attachRequired": False,
+        "fsGroupPolicy": "None",
+        "requiresRepublish": False,
+        "seLinuxMount": False,
+    }
+    assert wanted.items() <= spec.items()
+
+
+def test_a_network_attachment_carries_a_configuration_of_ub_cni(render: Render) -> None:
+    [network] = of_kind(render(*EVERYTHING), "NetworkAttachmentDefinition").values()
+    wanted = {"cniVersion": "1.0.0", "name": "ub", "type": "ub-cni", "isolation": "shared"}
+    assert json.loads(network["spec"]["config"]) == wanted
+
+
+def test_a_component_that_is_off_leaves_nothing(render: Render) -> None:
+    assert not pods(render("agent.enabled=false", "csi.enabled=false", "nri.enabled=false"))
+    assert set(pods(render("csi.enabled=false"))) == {"ub-ub-node-agent", "ub-ub-node-nri"}
+    assert not of_kind(render("csi.enabled=false"), "ClusterRole")
+
+
+def test_cleaning_up_replaces_the_plugins(render: Render) -> None:
+    manifests = render("cleanup=true")
+    assert set(pods(manifests)) == {"ub-ub-node-cleanup"}
+    assert not of_kind(manifests, "CSIDriver")
+
+
+def test_the_chart_has_the_version_of_the_project() -> None:
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    declared = [
+        line for line in Path(ROOT / "pyproject.toml").read_text().splitlines() if line.startswith("version = ")
+    ]
+    assert declared == [f'version = "{chart["appVersion"]}"']
+    assert chart["version"] == chart["appVersion"]
