@@ -11,7 +11,7 @@ import pytest
 from tests.packaging.conftest import ROOT
 
 # Written in two parts, or this file would find itself.
-MACHINE_PATHS = re.compile("/wo" "rk/(main|shared)|/ro" "ot/|/ho" r"me/[a-z]|\.py" "env/")
+MACHINE_PATHS = re.compile("/wo" "rk/(main|shared)|/ro" r"ot/\.|/ho" r"me/[a-z]|\.py" "env/")
 PICTURES = {".png", ".svg", ".ico"}
 
 
