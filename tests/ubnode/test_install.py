@@ -228,6 +228,40 @@ def test_volumes_outlive_the_driver(root: Path, bundle: Bundle, capsys: pytest.C
     assert "1 volumes" in capsys.readouterr().out
 
 
+def test_what_the_agent_published_goes_with_the_last_of_networking(root: Path, bundle: Bundle) -> None:
+    before = listing(root)
+    install(root, bundle("1.0.0"), "cni", "agent")
+    published = ("var/run/cdi/unifiedbus.com-urma.json", "etc/kubernetes/node-feature-discovery/features.d/ub-node")
+    for path in published:
+        (root / path).parent.mkdir(parents=True)
+        (root / path).write_text("{}")
+    uninstall(root, "agent")
+    assert all((root / path).exists() for path in published)  # the plugin may be used without the agent of ours
+    uninstall(root, "cni")
+    assert listing(root).keys() - before.keys() == {
+        "etc/kubernetes", "etc/kubernetes/node-feature-discovery", "etc/kubernetes/node-feature-discovery/features.d",
+        "var/run", "var/run/cdi",
+    }  # fmt: skip
+
+
+def test_cgroups_are_put_back_by_the_release_that_changed_them(root: Path, bundle: Bundle) -> None:
+    release = bundle("1.0.0")
+    (release / "nri-qos").write_text('#!/bin/sh\necho "$@" >"$UB_ROOT/called"\n')
+    install(root, release, "nri")
+    uninstall(root)
+    assert (root / "called").read_text() == "--restore\n"
+
+
+def test_cgroups_that_cannot_be_put_back_keep_nri_qos_installed(root: Path, bundle: Bundle) -> None:
+    release = bundle("1.0.0")
+    (release / "nri-qos").write_text("#!/bin/sh\necho it runs >&2\nexit 1\n")
+    install(root, release, "nri")
+    before = listing(root)
+    with pytest.raises(HostFault, match="it runs"):
+        uninstall(root)
+    assert listing(root) == before
+
+
 def test_links_of_the_node_are_followed_on_the_node(root: Path, bundle: Bundle, tmp_path: Path) -> None:
     (root / "opt/cni/bin/bridge").unlink()
     (root / "opt/cni/bin").rmdir()

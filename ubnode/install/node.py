@@ -12,12 +12,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from ubhost import statefile
-from ubhost.errors import HostFault, NotFound
-from ubnode.install.layout import CURRENT, RECORD, RELEASES, STATE
+from cni_ub.agent.clean import clean
+from cni_ub.agent.config import AgentConfig
+from ubhost import config, statefile
+from ubhost.errors import HostFault, InvalidRequest, NotFound
+from ubhost.roots import Roots
+from ubnode.install.layout import CONFIGS, CURRENT, RECORD, RELEASES, STATE
 from ubnode.install.plan import Observed, Record
 from ubnode.install.runtimes import CONTAINERD, CRIO_FOLDER, Runtime
-from ubnode.install.steps import Folder, PutAside, Release, Run, SetFile, SetLink, Step
+from ubnode.install.steps import Folder, PutAside, Release, Run, SetFile, SetLink, Step, Withdraw
 
 POOLS = "/var/lib/ub-node/pools"
 NRI_SOCKETS = ("/var/run/nri/nri.sock", "/run/nri/nri.sock")
@@ -96,9 +99,9 @@ class Node:
         )
 
     def runtime(self) -> Runtime:
-        config = self.place(CONTAINERD, follow=True)
+        containerd = self.place(CONTAINERD, follow=True)
         return Runtime(
-            containerd=config.read_text(encoding="utf-8") if config.is_file() else None,
+            containerd=containerd.read_text(encoding="utf-8") if containerd.is_file() else None,
             crio=self._is_folder(CRIO_FOLDER),
             listens=any(self.place(path, follow=True).is_socket() for path in NRI_SOCKETS),
         )
@@ -153,6 +156,8 @@ class Node:
                 self._put_aside(path) if aside else self._put_back(path)
             case Run(command):
                 _run(command)
+            case Withdraw(daemon, away):
+                self._withdraw(daemon) if away else None
 
     def _record(self) -> Record:
         content = statefile.read(self.place(RECORD), 1)
@@ -198,6 +203,21 @@ class Node:
         os.utime(placing)  # releases are told apart by age
         os.sync()  # a power cut after the rename must not leave empty files
         placing.rename(target)
+
+    def _withdraw(self, daemon: str) -> None:
+        """The agent's files are removed here; cgroups are put back by the installed nri-qos, which knows how."""
+        if daemon == "nri-qos":
+            program = self.place(f"{CURRENT}/nri-qos", follow=True)
+            subprocess.run(
+                [program, "--restore"], env={"UB_ROOT": str(self.root)}, check=True, capture_output=True, text=True
+            )
+            return
+        file = self.place(f"{CONFIGS}/agent.yaml", follow=True)
+        try:
+            settings = config.load(file if file.exists() else None, AgentConfig)
+        except InvalidRequest:  # the agent could not run with it either
+            settings = AgentConfig()
+        clean(settings, Roots(self.root))
 
     def _put_aside(self, path: str) -> None:
         there = self.place(path)

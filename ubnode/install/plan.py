@@ -14,7 +14,7 @@ from typing import Any
 from ubhost.errors import Conflict
 from ubnode.install.layout import CURRENT, RECORD, RELEASES, STATE, Component, File, Wanted
 from ubnode.install.runtimes import CONTAINERD, IMPORTS
-from ubnode.install.steps import Folder, PutAside, Release, Run, SetFile, SetLink, Step
+from ubnode.install.steps import Folder, PutAside, Release, Run, SetFile, SetLink, Step, Withdraw
 
 KEEP = 1  # older releases that stay: programs of the last one may still run
 
@@ -121,7 +121,7 @@ def plan_uninstall(leave: Iterable[Component], still: Wanted, seen: Observed, *,
     kept = {file.path for file in still.files} | {path for path, _ in still.links}
     files = [path for path in seen.record.files if path not in kept and path in seen.files]
     removed = [path for path in files if purge or digest(seen.files[path]) == seen.record.files[path]]
-    steps: list[Step] = _stop(removed, seen)
+    steps: list[Step] = [*_stop(removed, seen), *(Withdraw(daemon) for daemon in _published(gone, stay, seen))]
     steps += [SetLink(path, None, seen.links[path]) for path in sorted(seen.record.links - kept) if path in seen.links]
     steps += [SetFile(path, None, seen.files[path], seen.modes[path]) for path in removed]
     steps += _imports_out(still, seen)
@@ -137,6 +137,13 @@ def plan_uninstall(leave: Iterable[Component], still: Wanted, seen: Observed, *,
         )
         return (*steps, SetFile(RECORD, record.text(), seen.files.get(RECORD), 0o600))
     return (*steps, *_last(seen))
+
+
+def _published(gone: frozenset[Component], stay: frozenset[Component], seen: Observed) -> list[str]:
+    """The daemons whose traces have nobody left to tend them. Where only the CNI plugin is ours, the agent is a pod."""
+    networking = {Component.CNI, Component.AGENT}
+    daemons = ["ub-agent"] if gone & networking and not stay & networking else []
+    return [*daemons, *(["nri-qos"] if Component.NRI in gone and CURRENT in seen.links else [])]
 
 
 def _last(seen: Observed) -> list[Step]:

@@ -97,4 +97,18 @@ class Run:
         return f"run {' '.join(self.command)}"
 
 
-Step = Folder | Release | SetLink | SetFile | PutAside | Run
+@dataclass(frozen=True, slots=True)
+class Withdraw:
+    """Take back what a daemon has published or changed on the node; a daemon that runs again does it again."""
+
+    daemon: str
+    away: bool = True
+
+    def undo(self) -> "Withdraw":
+        return replace(self, away=not self.away)
+
+    def __str__(self) -> str:
+        return f"take back what {self.daemon} has made of the node"
+
+
+Step = Folder | Release | SetLink | SetFile | PutAside | Run | Withdraw
