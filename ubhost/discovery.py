@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from ubhost.errors import UbError, Unsupported
+from ubhost.errors import Busy, UbError, Unsupported
 from ubhost.model import UbHost
 from ubhost.provider import Device, Kind, Provider, Sharing
 from ubhost.providers import AUTO, choose
@@ -16,7 +16,7 @@ from ubhost.roots import Roots
 from ubhost.sysfs import Folder, read_host
 from ubhost.topology import Topology, topology
 from ubhost.ubse.bodies import CpuLink, NodeInfo, NumaMemory
-from ubhost.ubse.client import Absent, Ubse
+from ubhost.ubse.client import Absent, Down, Ubse
 
 
 class Level(Enum):
@@ -64,7 +64,7 @@ def discover(roots: Roots, wanted: str = AUTO, *, with_memory: bool = False) -> 
         host=replace(host, position=position),
         topology=replace(found, position=position),
         sharing=_sharing(provider, notes),
-        devices=provider.devices(),
+        devices=_devices(provider, notes),
         memory=memory,
         rdma=rdma,
         notes=tuple(notes),
@@ -88,13 +88,23 @@ def _sharing(provider: Provider, notes: list[str]) -> Sharing | None:
         return None
 
 
+def _devices(provider: Provider, notes: list[str]) -> tuple[Device, ...]:
+    """Without its manager the devices are not gone, but nobody can say which they are."""
+    try:
+        return provider.devices()
+    except Busy as error:
+        if str(error) not in notes:
+            notes.append(str(error))
+        return ()
+
+
 def _super_node(
     ubse: Ubse, notes: list[str], *, with_memory: bool
 ) -> tuple[tuple[NodeInfo, ...], tuple[CpuLink, ...], tuple[NumaMemory, ...]]:
     """Ask UBSE about the other nodes; without it there are none to tell of."""
     try:
         nodes = ubse.nodes()
-    except Absent as error:
+    except (Absent, Down) as error:
         notes.append(str(error))
         return (), (), ()
     try:

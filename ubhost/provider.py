@@ -77,7 +77,11 @@ class Provider(Protocol):
     kind: Kind
 
     def devices(self) -> tuple[Device, ...]:
-        """Return every device that could be given to a pod, sorted by id, as the host's own namespace sees it."""
+        """Return every device that could be given to a pod, sorted by id, as the host's own namespace sees it.
+
+        Raises:
+            Busy: the manager of the devices (UBSE) is down; they are not gone, so keep what was known of them.
+        """
 
     def sharing(self) -> Sharing: ...
 
@@ -122,7 +126,12 @@ class Provider(Protocol):
             NotFound: no such device.
         """
 
-    def free(self, device_id: str) -> None: ...
+    def free(self, device_id: str) -> None:
+        """Give the device back; nothing happens if it is free, or gone.
+
+        Raises:
+            Busy: the manager is down: try again later.
+        """
 
     def bandwidth(self, device_id: str) -> Bandwidth: ...
 

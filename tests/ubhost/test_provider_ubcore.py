@@ -253,6 +253,13 @@ def test_without_ubse_every_device_stands_alone_and_needs_no_allocation(provider
         provider.set_bandwidth("udma2", Bandwidth(8, 80))
 
 
+def test_while_ubse_is_down_devices_are_not_mistaken_for_others(provider: UbcoreProvider, roots: Roots) -> None:
+    roots.ubse_socket.parent.mkdir(parents=True)
+    for refused in (provider.devices, lambda: provider.allocate("urma_1"), lambda: provider.free("urma_1")):
+        with pytest.raises(Busy, match="UBSE is not running"):
+            refused()
+
+
 def test_an_allocation_is_known_to_other_programs_until_it_is_freed(
     provider: UbcoreProvider, roots: Roots, ubse: Server
 ) -> None:

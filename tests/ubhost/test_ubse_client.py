@@ -13,7 +13,7 @@ from tests.ubhost.ubse_server import Server
 from ubhost.errors import Conflict, HostFault, InvalidRequest, NotFound
 from ubhost.model import Eid
 from ubhost.ubse import bodies, memory, wire
-from ubhost.ubse.client import MAX_CONNECTIONS, Absent, Ubse
+from ubhost.ubse.client import MAX_CONNECTIONS, Absent, Down, Ubse
 from ubhost.ubse.wire import Malformed, MemOp, Module, NodeOp, UrmaOp
 
 
@@ -126,16 +126,19 @@ def test_no_more_than_two_connections_at_once(server: Server, client: Ubse) -> N
     assert server.most_at_once == MAX_CONNECTIONS == 2
 
 
-def test_without_ubse_the_socket_is_named(tmp_path: Path) -> None:
-    with pytest.raises(Absent, match=r"nobody listens at .*/none\.sock"):
-        Ubse(tmp_path / "none.sock").urma_devices()
+def test_a_host_without_ubse_is_told_from_one_whose_ubse_is_down(tmp_path: Path) -> None:
+    client = Ubse(tmp_path / "run/ubse/ubse.sock")
+    with pytest.raises(Absent, match="there is no UBSE on this host"):
+        client.urma_devices()
+    (tmp_path / "etc/ubse").mkdir(parents=True)
+    with pytest.raises(Down, match=r"nobody listens at .*/run/ubse/ubse\.sock"):
+        client.urma_devices()
 
 
-def test_a_stale_socket_means_that_it_is_not_running(server: Server, client: Ubse, tmp_path: Path) -> None:
-    stale = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    stale.bind(str(tmp_path / "stale.sock"))
-    stale.close()
-    with pytest.raises(Absent, match="not running"):
+def test_a_stale_socket_means_that_it_is_down(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as stale:
+        stale.bind(str(tmp_path / "stale.sock"))
+    with pytest.raises(Down, match="not running"):
         Ubse(tmp_path / "stale.sock").urma_devices()
 
 

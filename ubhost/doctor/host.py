@@ -96,6 +96,8 @@ def _sharing(facts: Facts, found: Discovery) -> Iterator[Finding]:
 
 
 def _devices(facts: Facts, found: Discovery) -> Iterator[Finding]:
+    if not found.devices and any("UBSE is not running" in text for text in found.notes):
+        return  # nobody can say which they are; the check of UBSE tells
     if not found.devices:
         yield problem(
             "devices",

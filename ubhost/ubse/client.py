@@ -24,14 +24,19 @@ _slots = threading.BoundedSemaphore(MAX_CONNECTIONS)  # of this process, however
 
 
 class Absent(Unsupported):
-    """UBSE is not installed or not running here."""
+    """There is no UBSE on this host."""
+
+
+class Down(Busy):
+    """UBSE belongs to this host, but nobody listens now: it is starting, stopped, or broken."""
 
 
 class Ubse:
     """UBSE behind one socket; safe to share between threads.
 
-    Every method may raise ``Absent``, ``HostFault`` (it broke off, or answered nonsense or too late), ``Busy`` (it or
-    we have no connection to spare), and the reason for UBSE's own status, whose cause is a ``UbseStatus``.
+    Every method may raise ``Absent``, ``Down``, ``HostFault`` (it broke off, or answered nonsense or too late),
+    ``Busy`` (it or we have no connection to spare), and the reason for UBSE's own status, whose cause is a
+    ``UbseStatus``.
     """
 
     def __init__(self, path: Path, *, timeout_s: float = 10) -> None:
@@ -40,8 +45,10 @@ class Ubse:
         self._timeout_s = timeout_s
 
     @property
-    def is_present(self) -> bool:
-        return self._path.is_socket()
+    def is_installed(self) -> bool:
+        """Whether this host has a UBSE, running or not: its folder for sockets or its configuration is there."""
+        root = self._path.parents[2]
+        return self._path.parent.is_dir() or (root / "etc/ubse").is_dir()
 
     # URMA
 
@@ -158,7 +165,9 @@ class Ubse:
             try:
                 connection.connect(str(self._path))
             except (FileNotFoundError, ConnectionRefusedError) as error:
-                raise Absent(f"UBSE is not running: nobody listens at {self._path}") from error
+                if self.is_installed:
+                    raise Down(f"UBSE is not running: nobody listens at {self._path}") from error
+                raise Absent(f"there is no UBSE on this host: no {self._path.parent}") from error
             except OSError as error:
                 raise HostFault(f"{what}: cannot connect to {self._path}: {error.strerror or error}") from error
             try:
