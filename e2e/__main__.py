@@ -40,6 +40,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if options.command == "image":
             print(guest.folder)
             return 0
+        if not options.bundle.exists():
+            raise HarnessError(f"{options.bundle} does not exist; make build makes it")
         with one_at_a_time():
             if options.command == "run":
                 return run_command(guest, options.bundle, " ".join(options.arguments))
@@ -90,9 +92,9 @@ def one_at_a_time() -> Iterator[None]:
 
 
 def parts(bundle: Path) -> list[tuple[Path, str]]:
-    """Return what goes to the guest: the executables, the tests that run there, and their protocol stubs."""
-    found = [(bundle, "ub-node")] if bundle.exists() else []
-    return [*found, (REPO / "e2e" / "inside", "e2e/inside"), (REPO / "proto", "proto")]
+    """Return what goes to the guest: the executables, the tests that run there, and what those import of ours."""
+    ours = ("e2e/inside", "proto", "ubsim/kubelet.py", "cni_ub/agent/socketpath.py")
+    return [(bundle, "ub-node"), *((REPO / path, path) for path in ours)]
 
 
 def run_command(guest: image.Image, bundle: Path, command: str) -> int:
@@ -102,8 +104,6 @@ def run_command(guest: image.Image, bundle: Path, command: str) -> int:
 
 
 def run_tests(guest: image.Image, bundle: Path, expression: str) -> int:
-    if not bundle.exists():
-        raise HarnessError(f"{bundle} does not exist; make build makes it")
     shutil.rmtree(OUTPUT, ignore_errors=True)
     OUTPUT.mkdir(parents=True)
     started = time.monotonic()

@@ -11,11 +11,14 @@ from typing import Any
 
 from e2e.inside.cri import Pod
 from e2e.inside.network import links, reserved_addresses
-from e2e.inside.programs import BUNDLE
+from e2e.inside.programs import BUNDLE, daemon
+from ubsim.kubelet import Kubelet
 
 SUPERNODE = Path("/run/ubsim")
 ROOT = SUPERNODE / "node0"  # containerd hands it to CNI plugins as UB_ROOT
 SCENARIO = "{name: e2e, nodes: [{name: node0, devices: %d}]}\n"
+RESOURCE = "unifiedbus.com/ub_net_device"
+DISK = Path("/var/lib/ub-e2e/node0")  # what survives a reboot of the simulated host
 NO_EID = "0000:0000:0000:0000:0000:0000:0000:0000"
 
 
@@ -34,14 +37,42 @@ def ubnode(*arguments: str) -> str:
 
 @contextmanager
 def simulated_host(devices: int) -> Iterator[None]:
-    """Bring the node's super-node up, with so many URMA devices to hand out."""
+    """Bring the node's super-node up, with so many URMA devices to hand out.
+
+    The simulator lies on tmpfs; the host's ``/var/lib`` is put on the disk, as on a real one.
+    """
     scenario = Path("/tmp/scenario.yaml")
     scenario.write_text(SCENARIO % devices)
     ubnode("sim", "up", "--scenario", str(scenario), "--root", str(SUPERNODE))
+    state = ROOT / "var/lib"
+    for folder in (DISK, state):
+        folder.mkdir(parents=True, exist_ok=True)
+    subprocess.run(["mount", "--bind", str(DISK), str(state)], check=True)
     try:
         yield
     finally:
+        subprocess.run(["umount", str(state)], check=True)
         ubnode("sim", "down", "--root", str(SUPERNODE))
+
+
+@contextmanager
+def agent_and_kubelet(devices: int) -> Iterator[Kubelet]:
+    """Run the node daemon, and a kubelet that it tells of its devices and asks whom they were given to."""
+    kubelet = Kubelet(ROOT / "var/lib/kubelet")
+    kubelet.start()
+    try:
+        with daemon("ub-agent", env={"UB_ROOT": str(ROOT)}):
+            kubelet.wait_for(RESOURCE, healthy=devices, timeout_s=60)
+            yield kubelet
+    finally:
+        kubelet.stop()
+
+
+def admit(kubelet: Kubelet, pod: str) -> str:
+    """Let the kubelet give a pod (its name in namespace default) one device; return which."""
+    kubelet.admit(f"default/{pod}", {"main": {RESOURCE: 1}})
+    (device,) = kubelet.pods[f"default/{pod}"]["main"][RESOURCE]
+    return device
 
 
 def attachments() -> list[dict[str, Any]]:

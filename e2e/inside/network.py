@@ -2,7 +2,8 @@
 
 import json
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,24 @@ def install_plugin(name: str, target: Path) -> None:
     link = Path("/opt/cni/bin") / name
     link.unlink(missing_ok=True)
     link.symlink_to(target)
+
+
+@contextmanager
+def network_outside(name: str, *, node: str, client: str) -> Iterator[None]:
+    """Join a network namespace to the node by a cable, as a client of its services would be."""
+    script = f"""
+        ip netns add {name}
+        ip link add cable type veth peer name eth0 netns {name}
+        ip address add {node} dev cable
+        ip link set cable up
+        ip -n {name} address add {client} dev eth0
+        ip -n {name} link set eth0 up
+    """
+    subprocess.run(["sh", "-ec", script], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["ip", "netns", "delete", name], check=True)
 
 
 def in_netns(netns: Path, *command: str) -> str:

@@ -4,6 +4,7 @@ The UB host is simulated; containerd, namespaces, links, addresses and cgroups a
 """
 
 import json
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,10 +12,11 @@ import grpc
 import pytest
 
 from e2e.inside.cri import Pod, Runtime
-from e2e.inside.host import Belongings, attachments, eids_in, simulated_host, ubnode
-from e2e.inside.network import BRIDGE, PORTMAP, install_plugin, links, write_conflist
-from e2e.inside.programs import BUNDLE
+from e2e.inside.host import Belongings, admit, agent_and_kubelet, attachments, eids_in, simulated_host, ubnode
+from e2e.inside.network import BRIDGE, PORTMAP, install_plugin, links, network_outside, write_conflist
+from e2e.inside.programs import BUNDLE, wait_until
 
+DEVICES = 4
 DEVICE = "urma_1"
 KERNEL_DEVICES = {"bonding_dev_1", "udma2", "udma3"}  # urma_1: a bonding device over one entity on each die
 EIDS = 21  # 1 of the bonding device, 10 of each entity
@@ -28,7 +30,7 @@ if os.environ["CNI_COMMAND"] == "ADD":
 @pytest.fixture(scope="module", autouse=True)
 def ub_host() -> Iterator[None]:
     install_plugin("ub-cni", BUNDLE / "ub-cni")
-    with simulated_host(devices=4):
+    with simulated_host(DEVICES):
         yield
 
 
@@ -51,7 +53,7 @@ def check_reaches(runtime: Runtime, client: Pod, server: Pod) -> None:
 
 
 def test_a_pod_gets_its_device_and_gives_everything_back(runtime: Runtime) -> None:
-    write_conflist(BRIDGE, ub_cni(), PORTMAP)
+    write_conflist(BRIDGE, ub_cni())
     before = Belongings.now()
     pod = runtime.run_pod("with-device")
     check_holds_device(pod)
@@ -63,10 +65,10 @@ def test_a_pod_gets_its_device_and_gives_everything_back(runtime: Runtime) -> No
 
 
 def test_a_second_pod_reaches_the_pod_with_the_device(runtime: Runtime) -> None:
-    write_conflist(BRIDGE, ub_cni(), PORTMAP)
+    write_conflist(BRIDGE, ub_cni())
     before = Belongings.now()
     server = runtime.run_pod("server")
-    write_conflist(BRIDGE, {"type": "ub-cni"}, PORTMAP)  # nobody names a device: the list serves any pod
+    write_conflist(BRIDGE, {"type": "ub-cni"})  # nobody names a device: the list serves any pod
     client = runtime.run_pod("client")
     assert set(links(client.netns)) == {"lo", "eth0"}
     check_reaches(runtime, client, server)
@@ -75,7 +77,7 @@ def test_a_second_pod_reaches_the_pod_with_the_device(runtime: Runtime) -> None:
 
 
 def test_a_device_is_not_given_to_two_pods(runtime: Runtime) -> None:
-    write_conflist(BRIDGE, ub_cni(), PORTMAP)
+    write_conflist(BRIDGE, ub_cni())
     before = Belongings.now()
     holder = runtime.run_pod("first")
     with pytest.raises(grpc.RpcError, match=f"{DEVICE}.*{holder.id}"):
@@ -86,7 +88,7 @@ def test_a_device_is_not_given_to_two_pods(runtime: Runtime) -> None:
 
 
 def test_deleting_twice_and_after_the_namespace_is_gone_is_no_error(runtime: Runtime) -> None:
-    write_conflist(BRIDGE, ub_cni(), PORTMAP)
+    write_conflist(BRIDGE, ub_cni())
     before = Belongings.now()
     pod = runtime.run_pod("stopped-twice")
     runtime.stop_pod(pod)
@@ -95,8 +97,26 @@ def test_deleting_twice_and_after_the_namespace_is_gone_is_no_error(runtime: Run
     assert Belongings.now() == before
 
 
+def test_the_kubelet_chooses_the_device_and_clients_outside_still_reach_the_pod(runtime: Runtime) -> None:
+    """The whole of a production node: device plugin, PodResources, agent, one conflist, a host port."""
+    write_conflist(BRIDGE, {"type": "ub-cni"}, PORTMAP)
+    before = Belongings.now()
+    with agent_and_kubelet(DEVICES) as kubelet:
+        device = admit(kubelet, "web")
+        pod = runtime.run_pod("web", host_ports={8080: 80})
+        (holder,) = attachments()
+        assert (holder["device"], holder["pod"]) == (device, "default/web")
+        assert "ub0" in links(pod.netns)
+        runtime.run_container(pod, "sh", "-c", "echo hello >/tmp/index.html && httpd -f -p 80 -h /tmp")
+        outside = ("ip", "netns", "exec", "outside", "busybox", "wget", "-q", "-O-", "http://192.0.2.1:8080/")
+        with network_outside("outside", node="192.0.2.1/30", client="192.0.2.2/30"):
+            wait_until(lambda: subprocess.run(outside, capture_output=True, check=False).stdout == b"hello\n", "HTTP")
+        runtime.remove_all()
+    assert Belongings.now() == before
+
+
 def test_the_command_line_names_the_pod_that_holds_a_device(runtime: Runtime) -> None:
-    write_conflist(BRIDGE, ub_cni(), PORTMAP)
+    write_conflist(BRIDGE, ub_cni())
     runtime.run_pod("named")
     assert "default/named" in ubnode("attachments")
     assert json.loads(ubnode("show", "devices", "--json"))["provider"] == "sim"
@@ -108,7 +128,7 @@ def test_the_checks_of_this_file_fail_with_a_plugin_that_does_nothing(runtime: R
     nothing.write_text(NOTHING)
     nothing.chmod(0o755)
     install_plugin("ub-nothing", nothing)
-    write_conflist(BRIDGE, {**ub_cni(), "type": "ub-nothing"}, PORTMAP)
+    write_conflist(BRIDGE, {**ub_cni(), "type": "ub-nothing"})
     pod = runtime.run_pod("without-device")
     with pytest.raises(AssertionError):
         check_holds_device(pod)
