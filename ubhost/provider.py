@@ -83,6 +83,14 @@ class Provider(Protocol):
             Busy: the manager of the devices (UBSE) is down; they are not gone, so keep what was known of them.
         """
 
+    def device(self, name: str) -> Device:
+        """Return the device that a user means who writes ``name`` (see ``Device.is_called``), reading no more.
+
+        Raises:
+            NotFound: no device is called so.
+            Busy: as ``devices``.
+        """
+
     def sharing(self) -> Sharing: ...
 
     def expose(self, member: str, netns: int) -> None:
@@ -95,6 +103,17 @@ class Provider(Protocol):
 
     def unexpose(self, member: str, netns: int) -> None:
         """Take ``member`` out of ``netns``; its EIDs return to the physical device. It may be gone already."""
+
+    def expose_all(self, members: tuple[str, ...], netns: int) -> None:
+        """As ``expose`` for each, in order, looking once before and once after.
+
+        Raises:
+            NotFound, Unsupported: as ``expose``; nothing was exposed then.
+            HostFault: some may be exposed; ``unexpose_all`` takes them back.
+        """
+
+    def unexpose_all(self, members: tuple[str, ...], netns: int) -> None:
+        """As ``unexpose`` for each, in order, looking once before and once after."""
 
     def move_eid(self, slot: EidSlot, netns: int) -> None:
         """Give one EID to ``netns``. ``member`` must have been exposed there first.

@@ -152,6 +152,13 @@ class FakeProvider:
             found = sorted(self._devices.values(), key=lambda device: device.id)
             return tuple(replace(device, eids=self._seen_at_home(device)) for device in found)
 
+    def device(self, name: str) -> Device:
+        with self._operation("device", name):
+            for device in self.devices():
+                if device.is_called(name):
+                    return device
+            raise NotFound(f"there is no device called {name!r} on this host")
+
     def sharing(self) -> Sharing:
         with self._operation("sharing"):
             return Sharing.SHARED if self._ubcore.is_shared else Sharing.EXCLUSIVE
@@ -169,6 +176,18 @@ class FakeProvider:
         with self._operation("unexpose", member, f"net:[{inode}]"):
             if member in self._ubcore.devices:
                 self._change(lambda state: state.unexpose(member, inode))
+
+    def expose_all(self, members: tuple[str, ...], netns: int) -> None:
+        """Each counts as one ``expose`` among the calls and for the faults."""
+        with self._lock:
+            for member in members:
+                self._require(member)
+            for member in members:
+                self.expose(member, netns)
+
+    def unexpose_all(self, members: tuple[str, ...], netns: int) -> None:
+        for member in members:
+            self.unexpose(member, netns)
 
     def move_eid(self, slot: EidSlot, netns: int) -> None:
         inode = _inode(netns)

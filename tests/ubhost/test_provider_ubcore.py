@@ -185,6 +185,31 @@ def test_an_empty_slot_or_an_absent_device_is_not_found(provider: UbcoreProvider
         provider.move_eid(slot, netns)
 
 
+def test_many_devices_are_exposed_and_taken_back_together(provider: UbcoreProvider, driver: Driver, netns: int) -> None:
+    with pytest.raises(NotFound, match="udma9"):
+        provider.expose_all(("udma2", "udma9"), netns)
+    assert driver.heard == []
+    provider.expose_all(("udma2", "udma3"), netns)
+    provider.expose_all(("udma2", "udma3"), netns)
+    assert provider.exposed(netns) == ("udma2", "udma3")
+    provider.unexpose_all(("udma3", "udma2", "udma9"), netns)
+    assert provider.exposed(netns) == ()
+    assert len(driver.heard) == 4
+
+
+@pytest.mark.parametrize("name", ["urma_1", "bonding_dev_1", "udma3"])
+def test_a_device_is_found_by_each_of_its_names_as_it_is_listed(
+    provider: UbcoreProvider, ubse: Server, name: str
+) -> None:
+    assert provider.device(name) == provider.devices()[0]
+    with pytest.raises(NotFound, match="'urma_7'"):
+        provider.device("urma_7")
+
+
+def test_without_ubse_a_kernel_device_is_found_by_its_name(provider: UbcoreProvider) -> None:
+    assert provider.device("udma2") == provider.devices()[1]
+
+
 def test_many_eids_move_together_or_not_at_all(provider: UbcoreProvider, driver: Driver, netns: int) -> None:
     other = EidSlot("udma3", 0, Eid.from_words(0x42454944, 1, 3, 0))
     provider.expose("udma2", netns)

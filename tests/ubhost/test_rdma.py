@@ -179,11 +179,11 @@ def test_a_move_has_these_bytes(kernel: Kernel) -> None:
 
 def test_a_device_moves_into_a_pod_and_home_again(provider: RdmaProvider, kernel: Kernel, pod: int) -> None:
     provider.expose("mlx5_0", pod)
-    provider.expose("mlx5_0", pod)
+    provider.expose_all(("mlx5_0",), pod)
     assert provider.exposed(pod) == ("mlx5_0",)
     assert kernel.at["mlx5_0"] == inode(pod)
     provider.unexpose("mlx5_0", pod)
-    provider.unexpose("mlx5_0", pod)
+    provider.unexpose_all(("mlx5_0",), pod)
     assert provider.exposed(pod) == ()
     assert kernel.at["mlx5_0"] == kernel.home
 
@@ -228,6 +228,9 @@ def test_devices_have_what_a_pod_needs(provider: RdmaProvider) -> None:
         address="0000:3b:00.0",
     )
     assert (soft.id, soft.netdev, soft.is_healthy) == ("rxe0", "eth1", True)
+    assert provider.device("0000:3b:00.0") == card
+    with pytest.raises(NotFound, match="'mlx5_9'"):
+        provider.device("mlx5_9")
 
 
 def test_what_rdma_cannot_do_is_said(provider: RdmaProvider, pod: int) -> None:

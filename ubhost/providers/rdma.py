@@ -38,6 +38,12 @@ class RdmaProvider:
     def devices(self) -> tuple[Device, ...]:
         return tuple(_device(device) for device in read_rdma(self._sys))
 
+    def device(self, name: str) -> Device:
+        for device in self.devices():
+            if device.is_called(name):
+                return device
+        raise NotFound(f"there is no device called {name!r} on this host")
+
     def sharing(self) -> Sharing:
         return Sharing.SHARED if self._netlink.is_shared() else Sharing.EXCLUSIVE
 
@@ -64,6 +70,14 @@ class RdmaProvider:
             self._move(member, there[member], home, inside=netns)
         if member not in self._netlink.devices():
             raise HostFault(f"{member} was moved back, but it does not appear here")
+
+    def expose_all(self, members: tuple[str, ...], netns: int) -> None:
+        for member in members:
+            self.expose(member, netns)
+
+    def unexpose_all(self, members: tuple[str, ...], netns: int) -> None:
+        for member in members:
+            self.unexpose(member, netns)
 
     def move_eid(self, slot: EidSlot, netns: int) -> None:
         raise Unsupported(f"{slot.device}: the GIDs of an RDMA device move with it, not one by one")

@@ -18,8 +18,9 @@ from ubhost.providers.grouping import Found, alone, managed
 from ubhost.roots import Roots
 from ubhost.sysfs.attributes import Folder
 from ubhost.sysfs.entities import read_entity_numa
-from ubhost.sysfs.urma import NAME, device_names, read_brief, read_eids
+from ubhost.sysfs.urma import NAME, device_names, read_brief, read_eids, read_identities
 from ubhost.ubcore.client import Refused, Ubcore
+from ubhost.ubse.bodies import UrmaInfo
 from ubhost.ubse.client import Absent, Ubse
 
 View = Callable[[Ubcore, int], AbstractContextManager[Path]]
@@ -46,13 +47,30 @@ class UbcoreProvider:
         self._allocations = Allocations(roots.run)
 
     def devices(self) -> tuple[Device, ...]:
+        infos = self._infos()
         devices = read_brief(self._devices)
-        found = Found.of(devices, self._numa(devices))
+        return self._grouped(Found.of(devices, self._numa(devices)), infos)
+
+    def device(self, name: str) -> Device:
+        infos = self._infos()
+        all_devices = read_identities(self._devices)
+        called = (d for d in self._grouped(Found.of(all_devices, {}), infos) if d.is_called(name))
+        match = next(called, None)
+        if match is None:
+            raise NotFound(f"there is no device called {name!r} on this host")
+        members = read_brief(self._devices, match.members)
+        found = Found.of((*all_devices, *members), self._numa(members))
+        return next(device for device in self._grouped(found, infos) if device.id == match.id)
+
+    def _infos(self) -> tuple[UrmaInfo, ...] | None:
+        """What UBSE manages; ``None`` on a host without it."""
         try:
-            infos = self._ubse.urma_devices()
+            return self._ubse.urma_devices()
         except Absent:
-            return alone(found)
-        return managed(found, infos, self._allocations.read())
+            return None
+
+    def _grouped(self, found: Found, infos: tuple[UrmaInfo, ...] | None) -> tuple[Device, ...]:
+        return alone(found) if infos is None else managed(found, infos, self._allocations.read())
 
     def sharing(self) -> Sharing:
         """Raises Unsupported where the driver is too old to be asked (before SHOW_SYSTEM)."""
@@ -68,23 +86,36 @@ class UbcoreProvider:
         return Sharing.EXCLUSIVE if shared is False else Sharing.SHARED
 
     def expose(self, member: str, netns: int) -> None:
-        self._require(member)
+        self.expose_all((member,), netns)
+
+    def expose_all(self, members: tuple[str, ...], netns: int) -> None:
+        for member in members:
+            self._require(member)
         with self._ubcore.connected() as ubcore:
             if self._sharing(ubcore) is Sharing.SHARED:
-                raise Unsupported(f"{member}: {HOW_TO_SWITCH}")
-            if member in self._exposed(ubcore, netns):
-                return
-            ubcore.expose(member, netns)
-            if member not in self._exposed(ubcore, netns):
-                raise HostFault(f"ubcore took the exposure of {member}, but it does not appear in {_name(netns)}")
+                raise Unsupported(f"{' '.join(members)}: {HOW_TO_SWITCH}")
+            there = self._exposed(ubcore, netns)
+            missing = [member for member in members if member not in there]
+            for member in missing:
+                ubcore.expose(member, netns)
+            there = self._exposed(ubcore, netns) if missing else there
+            for member in missing:
+                if member not in there:
+                    raise HostFault(f"ubcore took the exposure of {member}, but it does not appear in {_name(netns)}")
 
     def unexpose(self, member: str, netns: int) -> None:
+        self.unexpose_all((member,), netns)
+
+    def unexpose_all(self, members: tuple[str, ...], netns: int) -> None:
         with self._ubcore.connected() as ubcore:
-            if member not in self._exposed(ubcore, netns):
-                return
-            ubcore.unexpose(member, netns)
-            if member in self._exposed(ubcore, netns):
-                raise HostFault(f"ubcore took {member} back, but it still appears in {_name(netns)}")
+            there = self._exposed(ubcore, netns)
+            present = [member for member in members if member in there]
+            for member in present:
+                ubcore.unexpose(member, netns)
+            there = self._exposed(ubcore, netns) if present else ()
+            for member in present:
+                if member in there:
+                    raise HostFault(f"ubcore took {member} back, but it still appears in {_name(netns)}")
 
     def move_eid(self, slot: EidSlot, netns: int) -> None:
         self.move_eids((slot,), netns)

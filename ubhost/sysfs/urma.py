@@ -4,6 +4,7 @@ Source: reference/ub.md section 1.2 (kernel drivers/ub/urma/ubcore/ubcore_cdev_f
 """
 
 import re
+from collections.abc import Iterable
 
 from ubhost.model import Eid, Mtu, PortState, Priority, Speed, TransMode, Transport, UrmaDevice, UrmaPort, Width
 from ubhost.sysfs.attributes import Folder, Unreadable
@@ -34,12 +35,27 @@ def read_devices(folder: Folder) -> tuple[UrmaDevice, ...]:
     return tuple(_device(name, folder) for name in device_names(folder))
 
 
-def read_brief(folder: Folder) -> tuple[UrmaDevice, ...]:
-    """Return every device with what tells devices apart: EIDs, ports, netdev, entity. A tenth of the reads.
+def read_identities(folder: Folder) -> tuple[UrmaDevice, ...]:
+    """Return every device with no more than what tells which one it is: guid (or first EID) and entity.
 
     Raises:
         Unreadable: a name or an attribute makes no sense.
     """
+    found = []
+    for name in device_names(folder):
+        guid = (folder / name).eid("guid") or (folder / name / "eids").eid("eid0")
+        found.append(UrmaDevice(name, guid=guid, entity=_entity(name, folder)))
+    return tuple(found)
+
+
+def read_brief(folder: Folder, names: Iterable[str] | None = None) -> tuple[UrmaDevice, ...]:
+    """Return devices (all, or those named) with EIDs, port states, netdev and entity: a tenth of the reads.
+
+    Raises:
+        Unreadable: a name or an attribute makes no sense.
+    """
+    there = device_names(folder)
+    wanted = there if names is None else [name for name in names if name in there]
     return tuple(
         UrmaDevice(
             name=name,
@@ -52,7 +68,7 @@ def read_brief(folder: Folder) -> tuple[UrmaDevice, ...]:
             ),
             entity=_entity(name, folder),
         )
-        for name in device_names(folder)
+        for name in wanted
     )
 
 
