@@ -19,6 +19,7 @@ from ubhost.model import UbHost
 from ubhost.provider import Device, Kind, Sharing
 from ubhost.roots import Roots
 from ubhost.topology import Topology
+from ubhost.ubse.client import Generation
 
 SOCKET, FILE, CHAR = stat.S_IFSOCK | 0o660, stat.S_IFREG | 0o755, stat.S_IFCHR | 0o666
 NRI_ON = {
@@ -98,6 +99,7 @@ def with_containerd(content: Mapping[str, Any]) -> Facts:
             "chmod 0660 /run/ubse/ubse.sock",
         ),
         (replace(HEALTHY, found=replace(FOUND, notes=("UBSE is tired",))), "ubse", "problem", "UBSE is tired"),
+        (replace(HEALTHY, ubse_generation=Generation.NEWER), "ubse-generation", "problem", "another generation: newer"),
         (replace(HEALTHY, has_ubse_group=False), "ubse-group", "warning", "group ubse"),
         (replace(HEALTHY, cgroup="hybrid"), "cgroup", "problem", "unified_cgroup_hierarchy"),
         (replace(HEALTHY, controllers=frozenset({"cpu", "rdma"})), "cgroup", "problem", "cpuset io memory"),

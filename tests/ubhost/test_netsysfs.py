@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from ubhost.errors import HostFault
-from ubhost.kernel.netns import own_inode
-from ubhost.kernel.netsysfs import sysfs_of
+from ubhost.kernel.netns import inode, living, own_inode
+from ubhost.kernel.netsysfs import new_netns, sysfs_of
 
 pytestmark = pytest.mark.kernel
 
@@ -46,5 +46,17 @@ def test_a_descriptor_that_is_no_namespace_is_a_fault(tmp_path: Path) -> None:
     try:
         with pytest.raises(HostFault, match="cannot enter"), sysfs_of(fd):
             pass
+    finally:
+        os.close(fd)
+
+
+def test_a_namespace_made_for_a_look_is_empty_and_dies_with_its_descriptor() -> None:
+    before = own_inode()
+    fd = new_netns()
+    try:
+        assert inode(fd) != before == own_inode()
+        with sysfs_of(fd) as sys:
+            assert [entry.name for entry in (sys / "class/net").iterdir()] == ["lo"]
+        assert inode(fd) not in living()
     finally:
         os.close(fd)

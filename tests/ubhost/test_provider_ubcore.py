@@ -38,6 +38,7 @@ class Driver:
     def __init__(self, host: Path, pod: Path) -> None:
         self.host, self.pod = host, pod
         self.is_shared = False
+        self.is_old = False
         self.lies = False
         self.refuses = 0
         self.heard: list[Command] = []
@@ -52,6 +53,8 @@ class Driver:
 
     def ask(self, request: bytes, netns: int | None = None) -> list[Frame]:
         message = decode(next(frames(request)))
+        if message.command is Command.SHOW_SYSTEM and self.is_old:
+            return list(frames(acknowledgement(request, errno.EOPNOTSUPP)))
         if message.command is Command.SHOW_SYSTEM:
             mode: dict[Attribute, int | str | bytes] = {Attribute.DEV_NS_MODE: int(self.is_shared)}
             return list(frames(Message(Command.SHOW_SYSTEM, mode).encode()))
@@ -236,6 +239,16 @@ def test_a_shared_host_says_how_to_switch_it(provider: UbcoreProvider, driver: D
     with pytest.raises(Unsupported, match="urma_admin system set dev_sharing off"):
         provider.expose("udma2", netns)
     assert driver.heard == []
+
+
+@pytest.mark.kernel
+def test_a_driver_too_old_to_be_asked_is_found_out_by_a_look_from_a_new_namespace(
+    provider: UbcoreProvider, driver: Driver
+) -> None:
+    driver.is_old = True
+    assert provider.sharing() is Sharing.EXCLUSIVE
+    put_device(driver.pod, "udma2", [ZERO])
+    assert provider.sharing() is Sharing.SHARED
 
 
 def test_a_driver_that_acknowledges_and_does_nothing_is_found_out(

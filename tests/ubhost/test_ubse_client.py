@@ -13,7 +13,7 @@ from tests.ubhost.ubse_server import Server
 from ubhost.errors import Conflict, HostFault, InvalidRequest, NotFound
 from ubhost.model import Eid
 from ubhost.ubse import bodies, memory, wire
-from ubhost.ubse.client import MAX_CONNECTIONS, Absent, Down, Ubse
+from ubhost.ubse.client import MAX_CONNECTIONS, Absent, Down, Generation, Ubse
 from ubhost.ubse.wire import Malformed, MemOp, Module, NodeOp, UrmaOp
 
 
@@ -124,6 +124,21 @@ def test_no_more_than_two_connections_at_once(server: Server, client: Ubse) -> N
     with ThreadPoolExecutor(8) as pool:
         assert len(list(pool.map(lambda _: client.urma_devices(), range(8)))) == 8
     assert server.most_at_once == MAX_CONNECTIONS == 2
+
+
+@pytest.mark.parametrize(
+    ("answers", "generation"),
+    [
+        ({2: wire.Reply(0, bodies.encode_node_list([]))}, Generation.KNOWN),
+        ({2: wire.Reply(0, b"\x01"), 3: wire.Reply(0, b"\x01\0\0\0")}, Generation.NEWER),
+        ({2: wire.Reply(41), 3: wire.Reply(53)}, Generation.UNKNOWN),
+    ],
+)
+def test_the_generation_of_a_ubse_is_found_out_by_asking_for_its_nodes(
+    server: Server, client: Ubse, answers: dict[int, wire.Reply], generation: Generation
+) -> None:
+    server.handler = lambda module, op, body: answers[module].encode()
+    assert client.generation() is generation
 
 
 def test_a_host_without_ubse_is_told_from_one_whose_ubse_is_down(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from ubhost.doctor.facts import Facts
 from ubhost.doctor.findings import Finding, note, ok, problem, warning
+from ubhost.ubse.client import Generation
 
 Version = tuple[int, ...]
 
@@ -82,7 +83,14 @@ def _judge(known: Known, said: str) -> Finding:
 
 
 def _ub(facts: Facts) -> Iterator[Finding]:
-    """The UB parts go together: driver and user space of one generation, or the ioctls do not fit."""
+    """The UB parts go together: driver, user space and UBSE of one generation."""
+    if facts.ubse_generation is not None and facts.ubse_generation is not Generation.KNOWN:
+        yield problem(
+            "ubse-generation",
+            f"UBSE speaks a protocol of another generation: {facts.ubse_generation.value}",
+            f"we know {UB_GENERATION}; numbers of modules and operations differ between UBSE releases",
+            "install a UBSE of that generation, or a release of these plugins that knows yours",
+        )
     if "ubcore" not in facts.modules:
         return
     version = parse(facts.kernel)

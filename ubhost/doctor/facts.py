@@ -19,6 +19,7 @@ from ubhost.discovery import Discovery, discover
 from ubhost.errors import UbError
 from ubhost.kernel.netns import living
 from ubhost.roots import Roots
+from ubhost.ubse.client import Generation, Ubse
 
 MODULES = (
     "ubus",
@@ -85,6 +86,7 @@ class Facts:
     trouble: str | None = None
     others: int = 0
     ubse: Node = field(default_factory=lambda: Node(""))
+    ubse_generation: Generation | None = None
     has_ubse_group: bool = False
     device_nodes: tuple[Node, ...] = ()
     libraries: tuple[str, ...] = ()
@@ -118,6 +120,7 @@ def look(roots: Roots) -> Facts:
         trouble=trouble,
         others=max(len(living()) - 1, 0),
         ubse=_node(roots.ubse_socket),
+        ubse_generation=_generation(Ubse(roots.ubse_socket)),
         has_ubse_group=_has_group("ubse"),
         device_nodes=tuple(_node(roots.dev / name) for name in dict.fromkeys(devices)),
         libraries=_libraries(root),
@@ -145,6 +148,13 @@ def _discover(roots: Roots) -> tuple[Discovery | None, str | None]:
         return discover(roots), None
     except UbError as error:
         return None, str(error)
+
+
+def _generation(ubse: Ubse) -> Generation | None:
+    try:
+        return ubse.generation()
+    except UbError:
+        return None
 
 
 def _node(path: Path) -> Node:

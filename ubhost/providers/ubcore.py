@@ -5,12 +5,14 @@ from the sysfs of the namespace concerned before it counts as done.
 """
 
 import errno
+import os
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
 from ubhost.errors import Busy, Conflict, HostFault, InvalidRequest, NotFound, Unsupported
 from ubhost.kernel.netns import inode
+from ubhost.kernel.netsysfs import new_netns
 from ubhost.model import Eid, UrmaDevice
 from ubhost.provider import Bandwidth, Device, EidSlot, Kind, Sharing
 from ubhost.providers.allocations import Allocations
@@ -73,7 +75,6 @@ class UbcoreProvider:
         return alone(found) if infos is None else managed(found, infos, self._allocations.read())
 
     def sharing(self) -> Sharing:
-        """Raises Unsupported where the driver is too old to be asked (before SHOW_SYSTEM)."""
         return self._sharing(self._ubcore)
 
     def _sharing(self, ubcore: Ubcore) -> Sharing:
@@ -82,8 +83,18 @@ class UbcoreProvider:
         except Refused as refusal:
             if refusal.code not in (errno.EOPNOTSUPP, errno.EINVAL):
                 raise
-            raise Unsupported("this ubcore driver cannot be asked whether it shares devices") from refusal
-        return Sharing.EXCLUSIVE if shared is False else Sharing.SHARED
+            shared = None  # a driver from before SHOW_SYSTEM
+        if shared is None:
+            shared = self._shows_devices_to_strangers(ubcore)
+        return Sharing.SHARED if shared else Sharing.EXCLUSIVE
+
+    def _shows_devices_to_strangers(self, ubcore: Ubcore) -> bool:
+        """A driver that shares shows its devices in a namespace that was never given any."""
+        netns = new_netns()
+        try:
+            return bool(self._exposed(ubcore, netns))
+        finally:
+            os.close(netns)
 
     def expose(self, member: str, netns: int) -> None:
         self.expose_all((member,), netns)

@@ -10,9 +10,10 @@ Source: reference/ub.md sections 5, 6.3 and 8.
 import socket
 import threading
 import time
+from enum import Enum
 from pathlib import Path
 
-from ubhost.errors import Busy, HostFault, InvalidRequest, Unsupported
+from ubhost.errors import Busy, HostFault, InvalidRequest, NotFound, Unsupported
 from ubhost.ubse import bodies, memory, wire
 from ubhost.ubse.status import Status, reason
 from ubhost.ubse.wire import MemOp, Module, NodeOp, UrmaOp
@@ -21,6 +22,14 @@ MAX_CONNECTIONS = 2  # of the 8 that UBSE grants to a user
 STEP_MBPS = 8
 
 _slots = threading.BoundedSemaphore(MAX_CONNECTIONS)  # of this process, however many clients it has
+
+
+class Generation(Enum):
+    """Which protocol a UBSE speaks: the numbers of modules and operations changed between releases."""
+
+    KNOWN = "known"
+    NEWER = "newer"  # modules NODE 3, URMA 5
+    UNKNOWN = "unknown"
 
 
 class Absent(Unsupported):
@@ -49,6 +58,16 @@ class Ubse:
         """Whether this host has a UBSE, running or not: its folder for sockets or its configuration is there."""
         root = self._path.parents[2]
         return self._path.parent.is_dir() or (root / "etc/ubse").is_dir()
+
+    def generation(self) -> Generation:
+        """Find out whether UBSE speaks the protocol that we know, by a call that changes nothing."""
+        try:
+            self.nodes()
+        except (wire.Malformed, Unsupported, NotFound):
+            newer = wire.Request(wire.NEWER_NODE_MODULE, NodeOp.LIST).encode()
+            reply = self._ask(newer, "UBSE LIST of nodes, newer numbers")
+            return Generation.NEWER if reply.status == Status.SUCCESS else Generation.UNKNOWN
+        return Generation.KNOWN
 
     # URMA
 
@@ -147,16 +166,18 @@ class Ubse:
 
     def _call(self, module: Module, op: UrmaOp | NodeOp | MemOp, body: bytes, subject: str) -> bytes:
         what = f"UBSE {op.name} of {subject}"
-        request = wire.Request(module, op, body).encode()
-        if not _slots.acquire(timeout=self._timeout_s):
-            raise Busy(f"{what}: {MAX_CONNECTIONS} other calls have been waiting for {self._timeout_s:g} s")
-        try:
-            reply = self._exchange(request, what)
-        finally:
-            _slots.release()
+        reply = self._ask(wire.Request(module, op, body).encode(), what)
         if reply.status != Status.SUCCESS:
             raise reason(reply.status, what)
         return reply.body
+
+    def _ask(self, request: bytes, what: str) -> wire.Reply:
+        if not _slots.acquire(timeout=self._timeout_s):
+            raise Busy(f"{what}: {MAX_CONNECTIONS} other calls have been waiting for {self._timeout_s:g} s")
+        try:
+            return self._exchange(request, what)
+        finally:
+            _slots.release()
 
     def _exchange(self, request: bytes, what: str) -> wire.Reply:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as connection:

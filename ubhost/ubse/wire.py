@@ -35,6 +35,9 @@ class Module(IntEnum):
     URMA = 6
 
 
+NEWER_NODE_MODULE = 3  # of UBSE releases after the one we know, where 2 is the election's
+
+
 class UrmaOp(IntEnum):
     QOS_SET = 1
     QOS_GET = 2
