@@ -29,6 +29,7 @@ from ubhost.errors import Conflict, HostFault, InvalidRequest, UbError
 from ubhost.roots import Roots
 from ubhost.version import version
 
+SWITCH_S = 0.0005  # between threads, so that the loop does not keep a handler waiting (Python's default is 5 ms)
 FIRST_LOOK_S = 1.0  # for sysfs, before the runtime hears of us
 MAX_SOCKET_PATH = 107  # bytes, of sockaddr_un
 _log = logging.getLogger("nri_qos")
@@ -103,6 +104,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except InvalidRequest as error:
         print(f"nri-qos: {error}", file=sys.stderr)
         return 2
+    sys.setswitchinterval(SWITCH_S)
     stderr = PatientStderr()
     log.set_up(settings.log_level, cast("TextIO", stderr))
     try:

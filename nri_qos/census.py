@@ -19,31 +19,19 @@ class Tenant:
     member: Member
     folder: str | None
 
-    @property
-    def is_pinned(self) -> bool:
-        """Whether it has CPUs of its own from us."""
-        place = self.member.decision.placement
-        return place is not None and bool(place.exclusive)
-
 
 @dataclass(frozen=True, slots=True)
 class Household:
     """A pod with at least one container alive."""
 
     sandbox: Sandbox
+    qos: QosClass
     folder: str | None
     tenants: tuple[Tenant, ...]
+    pinned: tuple[str, ...]  # folders of the containers with CPUs of their own from us
+    shares_cpus: bool  # not all of its containers have CPUs of their own
     request: float  # CPUs
     bound: frozenset[int]  # the one NUMA node to which all its containers are bound, if there is one
-
-    @property
-    def qos(self) -> QosClass:
-        return self.sandbox.classified.qos
-
-    @property
-    def pinned(self) -> tuple[str, ...]:
-        """Folders of the containers with CPUs of their own."""
-        return tuple(tenant.folder for tenant in self.tenants if tenant.is_pinned and tenant.folder is not None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +43,11 @@ class Census:
     def offline(self) -> list[str]:
         """Return the folders of the offline pods."""
         return [house.folder for house in self.households if house.qos is QosClass.BE and house.folder is not None]
+
+    def measured(self) -> list[str]:
+        """Return the folders whose counters matter: managed pods, and containers with CPUs of their own."""
+        managed = [house for house in self.households if house.qos.is_managed and house.folder is not None]
+        return [folder for house in managed for folder in (house.folder, *house.pinned) if folder is not None]
 
 
 def take(
@@ -73,10 +66,14 @@ def take(
 def _household(sandbox: Sandbox, tenants: tuple[Tenant, ...], machine: Machine) -> Household:
     bound = [_bound(tenant.member, machine) for tenant in tenants]
     common = frozenset[int]().union(*bound)
+    pinned = [tenant for tenant in tenants if tenant.member.own_cpus]
     return Household(
         sandbox,
+        sandbox.classified.qos,
         paths.of_pod(sandbox.pod.cgroup_parent),
         tenants,
+        pinned=tuple(tenant.folder for tenant in pinned if tenant.folder is not None),
+        shares_cpus=len(pinned) < len(tenants),
         request=sum((tenant.member.container.resources.shares or 0) / 1024 for tenant in tenants),
         bound=common if len(common) == 1 and all(bound) else frozenset(),
     )

@@ -114,7 +114,7 @@ class Config:
     knobs: dict[QosClass, dict[str, str]] = field(default_factory=dict)
     """Files of the pods' cgroups, by class: values that are set while a pod runs."""
 
-    metrics: str | None = None
+    metrics_address: str | None = None
     """Address (HOST:PORT) on which Prometheus metrics, /healthz and /readyz are served."""
 
     def __post_init__(self) -> None:

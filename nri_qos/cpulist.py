@@ -4,6 +4,7 @@ Source: Linux Documentation/admin-guide/cputopology.rst, "bitmaps as lists"; ``c
 """
 
 from collections.abc import Iterable
+from functools import lru_cache
 
 from ubhost.errors import InvalidRequest
 
@@ -11,6 +12,7 @@ MAX_ID = 1 << 16
 """Ids from here on are refused: far above any kernel's limit, and a typo must not fill the memory."""
 
 
+@lru_cache(maxsize=4096)
 def parse(text: str) -> frozenset[int]:
     """Return the ids in ``text``; blanks around numbers are fine, an empty text is an empty set.
 
@@ -33,8 +35,13 @@ def parse(text: str) -> frozenset[int]:
 
 def render(ids: Iterable[int]) -> str:
     """Return the shortest list that means ``ids``, as the kernel prints it."""
+    return _render(frozenset(ids))
+
+
+@lru_cache(maxsize=4096)
+def _render(ids: frozenset[int]) -> str:
     parts: list[str] = []
-    ordered = sorted(set(ids))
+    ordered = sorted(ids)
     start = 0
     for at, number in enumerate(ordered):
         if at + 1 == len(ordered) or ordered[at + 1] != number + 1:

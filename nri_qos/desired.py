@@ -26,7 +26,7 @@ class Squeezed:
     """What the loop decided for offline work."""
 
     cpus: frozenset[int]
-    quota: Mapping[str, float | None]  # folder of a pod -> CPUs; None lifts our limit
+    quota: Mapping[str, float] | Mapping[str, None]  # folder of a pod -> CPUs; None lifts our limit
 
 
 def settings(census: Census, squeezed: Squeezed, held: Holds[Place]) -> Iterator[Setting]:

@@ -6,7 +6,7 @@ the others nor can it be disturbed by who runs there.
 
 from collections.abc import Collection, Iterable, Mapping
 
-from nri_qos.census import Census, Household
+from nri_qos.census import Census
 from nri_qos.counters import Rates
 from nri_qos.model import QosClass
 from nri_qos.squeeze import Observed
@@ -40,7 +40,7 @@ def observe(census: Census, rates: Mapping[str, Rates], total: float | None, fre
         online.append(loose)
         for numa in house.bound:
             bound[numa] = bound.get(numa, 0.0) + (loose or 0.0)
-    waiting = [(house, rate) for house, rate in seen if _can_wait(house)]
+    waiting = [rate for house, rate in seen if house.qos.is_online and house.shares_cpus]
     common = node.pool - node.exclusive
     used = _sum(online)
     return Observed(
@@ -49,14 +49,9 @@ def observe(census: Census, rates: Mapping[str, Rates], total: float | None, fre
         online=used,
         other=_rest(total, _sum(offline), used, sum(pinned)),
         bound=bound,
-        pressure=max((rate.waiting or 0.0 for _, rate in waiting), default=0.0),
-        is_throttled=any(rate.is_throttled for _, rate in waiting),
+        pressure=max((rate.waiting or 0.0 for rate in waiting), default=0.0),
+        is_throttled=any(rate.is_throttled for rate in waiting),
     )
-
-
-def _can_wait(house: Household) -> bool:
-    """Whether offline work can be why this pod waits: it is online, and not all of it has CPUs of its own."""
-    return house.qos.is_online and not all(tenant.is_pinned for tenant in house.tenants)
 
 
 def _rest(total: float | None, offline: float | None, online: float | None, pinned: float) -> float | None:

@@ -1,7 +1,7 @@
 """The loop: every period observe, decide, and make the cgroup files say it. Off the handlers' thread.
 
 It never asks the runtime for updates; it writes the files itself, and only those of pods it knows. Files that should
-not have changed are looked at in turn, a part in each period, so that somebody else's change is found within ten
+not have changed are looked at in turn, a part in each period, so that somebody else's change is found within thirty
 periods without reading everything each time; what an event points at is looked at in the next.
 
 Source: design section 8; reference/nri.md sections 0 (3), 2.3 and 5 (D, F).
@@ -10,7 +10,7 @@ Source: design section 8; reference/nri.md sections 0 (3), 2.3 and 5 (D, F).
 import logging
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from nri_qos import census, counters, cpulist, desired, load, squeeze
@@ -25,8 +25,11 @@ from nri_qos.world import World
 from nri_qos.writer import Gone, Writer
 from ubhost.errors import HostFault
 
-ROUNDS = 10  # periods in which every file was looked at
-LEAST_LOOKS = 256  # files in a period at least
+ROUNDS = 30  # periods in which every file was looked at
+LEAST_LOOKS = 64  # files in a period at least
+QUIET = 0.01  # CPUs: a pod that uses less is quiet
+FEW = 128  # cgroups that are all read in every period
+QUIET_ROUNDS = 8  # periods between two readings of a quiet pod
 GATHER_S = 0.05  # events come in swarms
 _log = logging.getLogger(__name__)
 
@@ -52,11 +55,13 @@ class Loop(threading.Thread):
         self._held = held
         self._last: dict[str, Counters] = {}
         self._census: Census | None = None
+        self._folders: list[str] = []  # to be measured
         self._version = -1  # of the model of which that is the census
         self._squeezed_to: Squeezed | None = None
         self._settled_for: Census | None = None
         self._wanted: dict[Place, Setting] = {}
         self._queue: list[Place] = []  # what is still to be looked at in this round
+        self._period = 0
         self._wake = threading.Event()
         self._is_ending = False
         self._complaint = ""
@@ -113,6 +118,7 @@ class Loop(threading.Thread):
             node, sandboxes, members = world.node(), dict(world.sandboxes), list(world.members.values())
             is_static, self._version = world.kubelet_is_static, world.version
         self._census = census.take(sandboxes, members, node, kubelet_is_static=is_static)
+        self._folders = self._census.measured()
         return self._census
 
     def _turn_safely(self, now: float, is_due: bool) -> None:
@@ -129,9 +135,13 @@ class Loop(threading.Thread):
 
     def _measure(self, people: Census, now: float) -> None:
         """Read the counters and take one step of the squeeze."""
+        self._period += 1
         readings, self._last = self._last, {}
-        rates: dict[str, Rates] = {}
-        for folder in _measured(people):
+        known, rates = self.seen.pods, dict[str, Rates]()
+        for folder in self._folders:
+            if folder in known and folder in readings and not self._is_worth_reading(folder, known[folder]):
+                self._last[folder], rates[folder] = readings[folder], known[folder]
+                continue
             try:
                 self._last[folder] = counters.read(self._writer.read, folder, now)
             except Gone:
@@ -139,13 +149,24 @@ class Loop(threading.Thread):
             rates[folder] = counters.rates(readings.get(folder), self._last[folder])
         self._last[""] = self._read_all(now)
         self.seen.pods = rates
-        if "" not in readings:
-            return  # the first period: nothing is known yet
-        total = counters.rates(readings[""], self._last[""]).usage
-        self.seen.observed = load.observe(people, rates, total, fresh=rates.keys() - readings.keys())
+        fresh = rates.keys() - readings.keys()
         before = self.seen.state
+        if "" not in readings or (before.quota is None and fresh and self._period <= squeeze.PATIENCE):
+            return  # just started: nothing, or not all, can be told yet
+        total = counters.rates(readings[""], self._last[""]).usage
+        self.seen.observed = load.observe(people, rates, total, fresh)
         self.seen.state = squeeze.decide(self.seen.observed, before, limits(people.node))
         self._report(before)
+
+    def _is_worth_reading(self, folder: str, rates: Rates) -> bool:
+        """Whether to read a cgroup again: one of many that is quiet, only in its turn.
+
+        When it awakes in between, its use is part of what the whole node uses, and so of the need.
+        """
+        if len(self._folders) <= FEW:
+            return True
+        is_quiet = rates.usage is not None and rates.usage < QUIET and not rates.waiting and not rates.is_throttled
+        return not is_quiet or (hash(folder) + self._period) % QUIET_ROUNDS == 0
 
     def _read_all(self, now: float) -> Counters:
         """Read what the whole node uses; on a tree without a root ``cpu.stat``, what its topmost cgroups use."""
@@ -168,13 +189,15 @@ class Loop(threading.Thread):
         if state.quota >= len(room):
             return Squeezed(cpus, dict.fromkeys(offline))
         used = {folder: self.seen.pods.get(folder, Rates()).usage or 0.0 for folder in offline}
-        given = {folder: cpus for folder, cpus in self.seen.quota.items() if cpus is not None}
-        return Squeezed(cpus, dict(squeeze.share(state.quota, used, given)))
+        given = {folder: quota for folder, quota in self.seen.quota.items() if quota is not None}
+        return Squeezed(cpus, squeeze.settled(squeeze.share(state.quota, used, given), given, len(room)))
 
     def _due(self, wanted: dict[Place, Setting], *, is_due: bool) -> list[Setting]:
         """Return the settings that are new or changed, and the next of those to be looked at in turn."""
-        changed = {place: setting for place, setting in wanted.items() if self._wanted.get(place) != setting}
-        self._wanted = wanted
+        changed: dict[Place, Setting] = {}
+        if wanted is not self._wanted:
+            changed = {place: setting for place, setting in wanted.items() if self._wanted.get(place) != setting}
+            self._wanted = wanted
         if is_due:
             if not self._queue:
                 self._queue = list(wanted)
@@ -205,11 +228,3 @@ class Loop(threading.Thread):
 def limits(node: Node) -> Limits:
     config = node.config
     return Limits(config.floor, config.threshold, config.pressure, config.shrink_on_throttling)
-
-
-def _measured(people: Census) -> Iterator[str]:
-    """Return the folders whose counters matter: managed pods, and containers with CPUs of their own."""
-    for house in people.households:
-        if house.qos.is_managed and house.folder is not None:
-            yield house.folder
-            yield from house.pinned

@@ -5,7 +5,10 @@ The form of each path says which cgroup driver made it, so no setting has to be 
 Source: systemd.slice(5) on the expansion of dashes; reference/nri.md section 3.2.
 """
 
+from functools import lru_cache
 
+
+@lru_cache(maxsize=1 << 14)
 def of_pod(cgroup_parent: str) -> str | None:
     """Return the folder of a pod, given ``PodSandbox.linux.cgroup_parent``; ``None`` if it names none.
 
@@ -16,6 +19,7 @@ def of_pod(cgroup_parent: str) -> str | None:
     return _slice(last) if last.endswith(".slice") else _plain(cgroup_parent)
 
 
+@lru_cache(maxsize=1 << 14)
 def of_container(cgroups_path: str) -> str | None:
     """Return the folder of a container, given ``Container.linux.cgroups_path``; ``None`` if it names none.
 

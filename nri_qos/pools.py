@@ -5,6 +5,7 @@ Source: design section 8; reference/nri.md sections 2.3, 4.3 and 4.5.
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from nri_qos import placement
 from nri_qos.config import Config, ids
@@ -27,37 +28,40 @@ class Occupied:
     offline: frozenset[int] | None = None  # where the loop holds offline containers; None: it has not decided yet
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Node:
-    """This machine, how it is configured, and what is taken. No set of CPUs or nodes is ever empty."""
+    """This machine, how it is configured, and what is taken. No set of CPUs or nodes is ever empty.
+
+    It never changes, so each set is worked out once.
+    """
 
     machine: Machine
     config: Config
     occupied: Occupied = Occupied()
 
-    @property
+    @cached_property
     def pool(self) -> frozenset[int]:
         """The CPUs that are handed out."""
         available = ids(self.config.available)
         usable = self.machine.online - self.machine.isolated if available is None else self.machine.online & available
         return usable - (ids(self.config.reserved) or frozenset()) or usable or self.machine.online
 
-    @property
+    @cached_property
     def exclusive(self) -> frozenset[int]:
         """CPUs that are one container's own."""
         return self.occupied.foreign.union(*(place.exclusive for place in self.occupied.placements.values()))
 
-    @property
+    @cached_property
     def shared(self) -> frozenset[int]:
         """CPUs of the online containers that have none of their own."""
         return self.pool - self.exclusive or self.pool
 
-    @property
+    @cached_property
     def offline_room(self) -> frozenset[int]:
         """CPUs that offline work may use at most: none on a core where a CPU is somebody's own."""
         return self.shared - self.machine.cores(self.exclusive) or self.shared
 
-    @property
+    @cached_property
     def remote(self) -> frozenset[int]:
         """NUMA nodes of borrowed memory."""
         listed = ids(self.config.remote_nodes)
@@ -71,17 +75,17 @@ class Node:
             and min((placement.distance(other, node) for other in with_cpus), default=0) >= self.config.remote_distance
         )
 
-    @property
+    @cached_property
     def with_memory(self) -> frozenset[int]:
         """Nodes that have memory: a cpuset with only others would silently mean the parent's."""
         return frozenset(node.id for node in self.machine.nodes if node.memory_total != 0)
 
-    @property
+    @cached_property
     def local(self) -> frozenset[int]:
         """Nodes with memory of this server."""
         return self.with_memory - self.remote or self.with_memory
 
-    @property
+    @cached_property
     def offline_memory(self) -> frozenset[int]:
         """Nodes whose memory offline work may use."""
         return self.local | (self.remote & self.with_memory if self.config.offline_remote else frozenset())

@@ -96,6 +96,15 @@ def share(quota: float, used: Mapping[str, float], given: Mapping[str, float], l
     return {pod: max(cpus + left / len(shares), least) for pod, cpus in shares.items()}
 
 
+def settled(shares: Mapping[str, float], given: Mapping[str, float], capacity: float) -> dict[str, float]:
+    """Return ``shares``, with those that hardly differ from what was given left as they are: each is a write."""
+    noise = 0.01 * capacity / (len(shares) or 1)
+    return {
+        pod: given[pod] if pod in given and abs(cpus - given[pod]) <= max(0.02 * given[pod], noise) else cpus
+        for pod, cpus in shares.items()
+    }
+
+
 def spread(quota: float, nodes: Mapping[int, float], room: Mapping[int, int]) -> dict[int, int]:
     """Return how many whole CPUs of each NUMA node hold ``quota``: in the shares of ``nodes``, within ``room``."""
     count = min(max(1, -int(-quota // 1)), sum(room.values()))

@@ -39,6 +39,11 @@ class Member:
     decision: Decision
     is_adopted: bool = False  # it ran before we knew of it
 
+    @property
+    def own_cpus(self) -> frozenset[int]:
+        """The CPUs that we gave to nobody else."""
+        return frozenset() if self.decision.placement is None else self.decision.placement.exclusive
+
 
 class World:
     """Everything known about this node. Call its methods inside ``locked()``."""
@@ -220,8 +225,8 @@ def _own(member: Member, pod: Pod) -> frozenset[int]:
 
     They can be others than its name holds: a successor of the same name was created before it ended.
     """
-    if member.decision.placement is not None and member.decision.placement.exclusive:
-        return member.decision.placement.exclusive
+    if member.own_cpus:
+        return member.own_cpus
     cpus = _ids(member.container.resources.cpus)
     return cpus if _is_pinned(pod, member.container, cpus) else frozenset()
 

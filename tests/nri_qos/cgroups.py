@@ -1,6 +1,7 @@
 """A cgroup v2 tree of plain files below a root, with the counters that a test wants."""
 
 import re
+import threading
 from pathlib import Path
 
 from ubproto.nri.v1alpha1 import nri_pb2
@@ -31,6 +32,7 @@ class Tree:
 
     def __init__(self, root: Path) -> None:
         self.root = root / "sys/fs/cgroup"
+        self._lock = threading.Lock()
         self.stat("", 0)
 
     def add(self, folder: str, **files: str) -> None:
@@ -71,6 +73,10 @@ class Tree:
 
     def spend(self, folder: str, micros: int, *, throttles: int = 0, waited: int = 0) -> None:
         """Let a cgroup use CPU time, throttled and waiting so often and so long."""
+        with self._lock:
+            self._spend(folder, micros, throttles, waited)
+
+    def _spend(self, folder: str, micros: int, throttles: int, waited: int) -> None:
         now = self.read(folder, "cpu.stat")
         before = int(_number(r"usage_usec (\d+)", now))
         throttled = int(_number(r"nr_throttled (\d+)", now))
