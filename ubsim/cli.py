@@ -2,13 +2,19 @@
 
 import argparse
 import json
+import os
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ubhost.errors import UbError
-from ubsim import control, daemon, record, supernode
+from ubhost.errors import InvalidRequest, UbError
+from ubsim import daemon, record, supernode
+from ubsim.control import OPERATIONS
+from ubsim.generate import generate
+from ubsim.handles import NodeHandle, SuperNodeHandle, handle
+from ubsim.scenario import Wiring
 
 DEFAULT_ROOT = Path("/run/ubsim")
 
@@ -18,14 +24,80 @@ def parser() -> argparse.ArgumentParser:
         prog="ubnode sim", description="A simulated super-node: every result of it is simulated."
     )
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    up = commands.add_parser("up", help="bring a scenario up; return when every node answers")
+
+    def command(name: str, help_: str) -> argparse.ArgumentParser:
+        added = commands.add_parser(name, help=help_, description=help_)
+        added.add_argument("--root", type=Path, default=DEFAULT_ROOT, metavar="DIR", help=f"default {DEFAULT_ROOT}")
+        return added
+
+    up = command("up", "bring a scenario up; return when every node answers")
     up.add_argument("--scenario", type=Path, required=True, metavar="FILE", help="YAML, see ubsim/scenarios/")
-    commands.add_parser("down", help="take it down, leave nothing behind")
-    status = commands.add_parser("status", help="what is up, and in what state")
-    status.add_argument("--json", action="store_true")
-    for command in commands.choices.values():
-        command.add_argument("--root", type=Path, default=DEFAULT_ROOT, metavar="DIR", help=f"default {DEFAULT_ROOT}")
+    command("down", "take it down, leave nothing behind")
+    command("status", "what is up, and in what state").add_argument("--json", action="store_true")
+    for name, help_ in (("fail", "let calls of an operation fail"), ("delay", "let calls of an operation take longer")):
+        _add_fault(command(name, help_), name)
+    _add_node(command("clear", "forget all failures and delays on order"))
+    log = command("log", "what was asked of a node, and how it ended")
+    _add_node(log)
+    log.add_argument("--json", action="store_true")
+    _add_happenings(command)
+    made = commands.add_parser("generate", help="print a scenario of a given size")
+    made.add_argument("--nodes", type=int, required=True, metavar="N", help="1 to 1024")
+    made.add_argument("--devices", type=int, default=2, metavar="M", help="URMA devices of a node, default 2")
+    made.add_argument("--wiring", type=Wiring, choices=list(Wiring), default=Wiring.AUTO, metavar="KIND")
+    made.add_argument("--super-node-id", type=int, default=1, metavar="ID")
     return top
+
+
+def _add_node(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--node", metavar="NODE", help="default: that of UB_ROOT, or the only one")
+
+
+def _add_fault(command: argparse.ArgumentParser, name: str) -> None:
+    command.add_argument("--op", required=True, choices=sorted(OPERATIONS), metavar="OPERATION", dest="operation")
+    command.add_argument("--device", default="", metavar="NAME", help="urma_1, udma2 …; default: any")
+    command.add_argument("--count", type=int, default=1, metavar="N", help="calls that are hit, default 1")
+    command.add_argument("--skip", type=int, default=0, metavar="N", help="calls that pass before")
+    if name == "fail":
+        command.add_argument("--errno", required=True, metavar="NAME", help="such as EPERM")
+        command.add_argument("--when", choices=["before", "after"], default="before", help="the work is done")
+    else:
+        command.add_argument("--seconds", type=float, required=True, metavar="S", dest="delay_s")
+    _add_node(command)
+
+
+def _add_happenings(command: Callable[[str, str], argparse.ArgumentParser]) -> None:
+    port = command("port", "change the state of a port")
+    port.add_argument("port", metavar="NODE/CHIP/DIE/PORT")
+    port.add_argument("state", help="DOWN, ACTIVE …")
+    link = command("link", "pull or plug the cable of a port, or label it")
+    link.add_argument("end", metavar="NODE/CHIP/DIE/PORT")
+    link.add_argument("state", nargs="?", choices=["up", "down"])
+    link.add_argument("--mbps", type=int, metavar="N", help="limits the netdevs behind it; 0 lifts the limit")
+    link.add_argument("--latency-us", type=float, metavar="N", help="a label: this kernel cannot delay packets")
+    for name, help_ in (("plug", "a device appears"), ("unplug", "a device is gone")):
+        plug = command(name, help_)
+        plug.add_argument("node")
+        plug.add_argument("device", metavar="urma_N")
+    health = command("health", "a device breaks without a port showing it, or recovers")
+    health.add_argument("node")
+    health.add_argument("device", metavar="urma_N")
+    health.add_argument("state", choices=["bad", "ok"])
+    eid = command("eid", "the fabric takes an EID back, or gives it again")
+    eid.add_argument("node")
+    eid.add_argument("device", metavar="KERNEL_DEVICE")
+    eid.add_argument("index", type=int, metavar="SLOT")
+    eid.add_argument("state", choices=["lose", "restore"])
+    ubse = command("ubse", "stop or start UBSE of a node")
+    ubse.add_argument("node")
+    ubse.add_argument("state", choices=["stop", "start"])
+    borrow = command("borrow", "a node borrows memory as a NUMA node")
+    borrow.add_argument("node")
+    borrow.add_argument("--from", required=True, dest="lender", metavar="NODE")
+    borrow.add_argument("--size", required=True, metavar="SIZE", help="such as 4GiB, in steps of 128MiB")
+    back = command("return", "a node gives borrowed memory back")
+    back.add_argument("node")
+    back.add_argument("numa", type=int, metavar="NUMA_NODE")
 
 
 def main(argv: Sequence[str]) -> int:
@@ -43,9 +115,53 @@ def main(argv: Sequence[str]) -> int:
         case "down":
             found = supernode.down(arguments.root)
             print(f"super-node {found.name} is down" if found else f"nothing is up in {arguments.root}")
+        case "status":
+            return _status(handle(arguments.root), as_json=arguments.json)
+        case "log":
+            _print_log(_node(handle(arguments.root), arguments.node), as_json=arguments.json)
+        case "generate":
+            asked = (arguments.nodes, arguments.devices)
+            print(generate(*asked, wiring=arguments.wiring, super_node_id=arguments.super_node_id), end="")
         case _:
-            return _status(arguments.root, as_json=arguments.json)
+            _order(handle(arguments.root), arguments)
     return 0
+
+
+def _order(found: SuperNodeHandle, asked: argparse.Namespace) -> None:
+    given = {key: value for key, value in vars(asked).items() if key not in ("command", "root", "node", "state")}
+    match asked.command:
+        case "fail" | "delay":
+            _node(found, asked.node).order("fail", **given)
+        case "clear":
+            _node(found, asked.node).order("clear")
+        case "eid":
+            _node(found, asked.node).order("eid", **given, lost=asked.state == "lose")
+        case "ubse":
+            _node(found, asked.node).order("ubse", up=asked.state == "start")
+        case "link":
+            found.happen("link", **given, up=None if asked.state is None else asked.state == "up")
+        case "port":
+            found.happen("port", port=asked.port, state=asked.state)
+        case "health":
+            found.happen("health", node=asked.node, device=asked.device, healthy=asked.state == "ok")
+        case "borrow":
+            found.happen("borrow", borrower=asked.node, lender=asked.lender, size=asked.size)
+        case "return":
+            found.happen("return", borrower=asked.node, numa=asked.numa)
+        case _:
+            found.happen(asked.command, node=asked.node, device=asked.device)
+
+
+def _node(found: SuperNodeHandle, name: str | None, environ: Mapping[str, str] = os.environ) -> NodeHandle:
+    """Return the node that is meant: by name, by ``UB_ROOT``, or because there is no other."""
+    if name is None:
+        root = Path(environ.get("UB_ROOT") or "/").absolute()
+        name = next((node.name for node in found.nodes.values() if node.root == root), None)
+    if name is None and len(found.nodes) == 1:
+        name = next(iter(found.nodes))
+    if name is None or name not in found.nodes:
+        raise InvalidRequest(f"say which node with --node: {', '.join(list(found.nodes)[:8])}")
+    return found[name]
 
 
 def _welcome(running: record.Record, folder: Path) -> str:
@@ -53,40 +169,51 @@ def _welcome(running: record.Record, folder: Path) -> str:
     for node in running.nodes[:8]:
         netns = running.namespaces.get(node)
         enter = f"  (in a namespace of its own: nsenter --net={netns} …)" if netns else ""
-        lines.append(f"  UB_ROOT={record.root_of(folder, node)}{enter}")
+        lines.append(f"  UB_ROOT={record.root_of(folder.absolute(), node)}{enter}")
     if len(running.nodes) > 8:
         lines.append(f"  … and {len(running.nodes) - 8} more")
-    lines.append(f"try: UB_ROOT={record.root_of(folder, running.nodes[0])} ubnode show")
+    lines.append(f"try: UB_ROOT={record.root_of(folder.absolute(), running.nodes[0])} ubnode show")
     return "\n".join(lines)
 
 
-def _status(folder: Path, *, as_json: bool) -> int:
+def _status(found: SuperNodeHandle, *, as_json: bool) -> int:
     """Print the state of every node; 1 if one does not answer."""
-    running = supernode.required(folder)
-    nodes = {name: _node_status(folder, name) for name in running.nodes}
+    nodes = {name: _node_status(node) for name, node in found.nodes.items()}
     is_whole = all(node["up"] for node in nodes.values())
+    running = supernode.required(found.folder)
     if as_json:
         json.dump(
             {"name": running.name, "level": "stand-in", "bridge": running.bridge, "nodes": nodes}, sys.stdout, indent=1
         )
         print()
         return 0 if is_whole else 1
-    print(f"super-node {running.name} in {folder}, bridge {running.bridge}")
-    print(f"{'NODE':<16} {'STATE':<6} {'SHARING':<10} {'DEVICES':>7} {'HELD':>5} {'EXPOSED':>8} {'FAULTS':>7}")
+    print(f"super-node {running.name} in {found.folder}, bridge {running.bridge}")
+    counted = f"{'DEVICES':>7} {'HEALTHY':>7} {'HELD':>5} {'EXPOSED':>8} {'FAULTS':>7}"
+    print(f"{'NODE':<16} {'STATE':<6} {'SHARING':<10} {counted}")
     for name, node in nodes.items():
         if not node["up"]:
             print(f"{name:<16} {'down':<6} {node['error']}")
             continue
         devices = node["devices"]
-        held, exposed = sum(d["held"] for d in devices), sum(d["exposed"] for d in devices)
-        counts = f"{len(devices):>7} {held:>5} {exposed:>8} {len(node['faults']):>7}"
+        healthy, held, exposed = (sum(bool(d[key]) for d in devices) for key in ("healthy", "held", "exposed"))
+        counts = f"{len(devices):>7} {healthy:>7} {held:>5} {exposed:>8} {len(node['faults']):>7}"
         print(f"{name:<16} {'up':<6} {node['sharing']:<10} {counts}")
     return 0 if is_whole else 1
 
 
-def _node_status(folder: Path, name: str) -> dict[str, Any]:
-    root = record.root_of(folder, name)
+def _node_status(node: NodeHandle) -> dict[str, Any]:
     try:
-        return {"up": True, "root": str(root), **control.order(record.control_socket(folder, name), {"do": "status"})}
+        return {"up": True, "root": str(node.root), **node.status()}
     except UbError as error:
-        return {"up": False, "root": str(root), "error": str(error)}
+        return {"up": False, "root": str(node.root), "error": str(error)}
+
+
+def _print_log(node: NodeHandle, *, as_json: bool) -> None:
+    for event in node.log():
+        if as_json:
+            print(json.dumps({"node": node.name, **event}))
+            continue
+        clock = time.strftime("%H:%M:%S", time.localtime(event["time"])) + f"{event['time'] % 1:.3f}"[1:]
+        print(
+            f"{clock}  {event['operation']:<18} {event['device']:<14} {event['outcome']:<16} {event['detail']}".rstrip()
+        )

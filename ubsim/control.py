@@ -2,7 +2,8 @@
 
     {"do": "fail", "operation": "expose", "errno": "EPERM", "count": 1}  ->  {"ok": true}
 
-``ubnode sim`` and the pytest plugin speak it, over ``<root>/run/ubsim/control.sock`` (root only).
+``ubnode sim`` and the pytest plugin speak it, over ``<root>/run/ubsim/control.sock`` (root only). Orders that
+change the super-node (``WORLD``) go to every node of it, so that all have the same picture; the others to one node.
 """
 
 import json
@@ -15,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from ubhost.errors import HostFault, InvalidRequest, UbError, Unsupported
+from ubsim import changes
+from ubsim.expansion import size_of
 from ubsim.faults import Fault, When, errno_named
-from ubsim.ubcore import Refused
 from ubsim.ubse import Rejected
 
 if TYPE_CHECKING:
@@ -32,6 +34,105 @@ OPERATIONS = frozenset(
 """Every operation that can fail or be slow on order."""
 
 
+class Order(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """Base of all orders; a subclass's fields are the keys beside ``do``."""
+
+
+class Status(Order, frozen=True):
+    """What is up, held, exposed and on order."""
+
+
+class ReadLog(Order, frozen=True):
+    """What happened, oldest first."""
+
+
+class Clear(Order, frozen=True):
+    """Forget all faults on order."""
+
+
+class Fail(Order, frozen=True):
+    """Let calls of ``operation`` fail with ``errno``, or take ``delay_s`` longer, or both."""
+
+    operation: str
+    errno: str = ""
+    device: str = ""
+    skip: int = 0
+    count: int = 1
+    delay_s: float = 0.0
+    when: When = When.BEFORE
+
+
+class LoseEid(Order, frozen=True):
+    """The fabric takes the EID in slot ``index`` of a kernel device back, or gives it again."""
+
+    device: str
+    index: int
+    lost: bool = True
+
+
+class Ubse(Order, frozen=True):
+    """UBSE is stopped or started; who holds what survives, as in its own store."""
+
+    up: bool
+
+
+class Port(Order, frozen=True):
+    port: str
+    state: str
+
+
+class Cable(Order, frozen=True):
+    end: str
+    up: bool | None = None
+    latency_us: float | None = None
+    mbps: int | None = None
+
+
+class Plug(Order, frozen=True):
+    node: str
+    device: str
+
+
+class Unplug(Order, frozen=True):
+    node: str
+    device: str
+
+
+class Health(Order, frozen=True):
+    node: str
+    device: str
+    healthy: bool
+
+
+class Borrow(Order, frozen=True):
+    borrower: str
+    lender: str
+    size: str
+
+
+class GiveBack(Order, frozen=True):
+    borrower: str
+    numa: int
+
+
+ORDERS: Mapping[str, type[Order]] = {
+    "status": Status,
+    "log": ReadLog,
+    "clear": Clear,
+    "fail": Fail,
+    "eid": LoseEid,
+    "ubse": Ubse,
+    "port": Port,
+    "link": Cable,
+    "plug": Plug,
+    "unplug": Unplug,
+    "health": Health,
+    "borrow": Borrow,
+    "return": GiveBack,
+}
+WORLD = frozenset({"port", "link", "plug", "unplug", "health", "borrow", "return"})
+
+
 class Control:
     """The orders that one node takes."""
 
@@ -40,25 +141,31 @@ class Control:
 
     def answer(self, line: bytes) -> bytes:
         try:
-            order = json.loads(line)
-            if not isinstance(order, dict):
-                raise InvalidRequest("an order is a JSON object")
-            return json.dumps({"ok": True, **self._do(order)}).encode()
-        except (UbError, Refused, Rejected, ValueError) as error:
+            content = json.loads(line)
+            if not isinstance(content, dict) or content.get("do") not in ORDERS:
+                raise InvalidRequest(f"an order is an object whose `do` is one of {', '.join(ORDERS)}")
+            given = msgspec.convert(content, ORDERS[content.pop("do")])
+            return json.dumps({"ok": True, **self._obey(given)}).encode()
+        except (UbError, Rejected, ValueError, OSError) as error:
             return json.dumps({"ok": False, "error": str(error)}).encode()
 
-    def _do(self, order: dict[str, Any]) -> dict[str, Any]:
-        match order.pop("do", None):
-            case "status":
+    def _obey(self, given: Order) -> dict[str, Any]:
+        match given:
+            case Status():
                 return self._status()
-            case "log":
+            case ReadLog():
                 return {"log": self._node.log.read()}
-            case "fail":
-                self._node.faults.order(_fault(order))
-            case "clear":
+            case Clear():
                 self._node.faults.clear()
-            case unknown:
-                raise InvalidRequest(f"there is no order {unknown!r}")
+            case Fail():
+                self._node.faults.order(self._fault(given))
+            case LoseEid():
+                self._node.lose_eid(given.device, given.index, lost=given.lost)
+            case Ubse(up=up):
+                (self._node.open_ubse if up else self._node.close_ubse)()
+            case _:
+                self._node.become(_change(given))
+        self._node.log.add("order", detail=f"{type(given).__name__.lower()} {msgspec.to_builtins(given)}")
         return {}
 
     def _status(self) -> dict[str, Any]:
@@ -74,41 +181,57 @@ class Control:
                     "eid": str(urma.eid),
                     "healthy": urma.is_healthy,
                     "held": urma.holder is not None,
-                    "exposed": len(ubcore.devices[urma.bonding].logical) if urma.bonding in ubcore.devices else 0,
+                    "exposed": len(ubcore.namespaces_of(urma.bonding, *urma.members)),
                 }
                 for urma in ubse.devices.values()
             ],
-            "faults": [{**asdict(fault), "when": fault.when.value} for fault in self._node.faults.pending()],
+            "faults": [
+                {**asdict(fault), "when": fault.when.value, "devices": sorted(fault.devices)}
+                for fault in self._node.faults.pending()
+            ],
         }
 
+    def _fault(self, asked: Fail) -> Fault:
+        if asked.operation not in OPERATIONS:
+            raise InvalidRequest(f"{asked.operation!r} is none of {', '.join(sorted(OPERATIONS))}")
+        if not asked.errno and not asked.delay_s:
+            raise InvalidRequest("a fault needs an errno or a delay")
+        if asked.count < 1 or asked.skip < 0 or asked.delay_s < 0:
+            raise InvalidRequest("count must be at least 1, skip and delay not negative")
+        number = errno_named(asked.errno) if asked.errno else 0
+        devices = self._concerned(asked.device)
+        return Fault(asked.operation, number, devices, asked.skip, asked.count, asked.delay_s, asked.when)
 
-class _Order(msgspec.Struct, forbid_unknown_fields=True):
-    operation: str
-    errno: str = ""
-    device: str = ""
-    skip: int = 0
-    count: int = 1
-    delay_s: float = 0.0
-    when: str = "before"
+    def _concerned(self, name: str) -> frozenset[str]:
+        """``urma_1`` stands for itself and for the kernel devices it is made of."""
+        if not name:
+            return frozenset()
+        urma = self._node.ubse.state.devices.get(name)
+        if urma is not None:
+            return frozenset({name, urma.bonding, *urma.members})
+        if name not in self._node.kernel.state.devices:
+            raise InvalidRequest(f"there is no device {name!r}")
+        return frozenset({name})
 
 
-def _fault(order: Mapping[str, Any]) -> Fault:
-    asked = msgspec.convert(order, _Order)
-    if asked.operation not in OPERATIONS:
-        raise InvalidRequest(f"{asked.operation!r} is none of {', '.join(sorted(OPERATIONS))}")
-    if not asked.errno and not asked.delay_s:
-        raise InvalidRequest("a fault needs an errno or a delay")
-    if asked.count < 1 or asked.skip < 0 or asked.delay_s < 0:
-        raise InvalidRequest("count must be at least 1, skip and delay not negative")
-    return Fault(
-        asked.operation,
-        errno_named(asked.errno) if asked.errno else 0,
-        asked.device,
-        asked.skip,
-        asked.count,
-        asked.delay_s,
-        When(asked.when),
-    )
+def _change(given: Order) -> changes.Change:
+    match given:
+        case Port(port=port, state=state):
+            return lambda world: changes.set_port(world, port, state)
+        case Cable(end=end):
+            return lambda world: changes.set_link(world, end, up=given.up, latency_us=given.latency_us, mbps=given.mbps)
+        case Plug(node=node, device=device):
+            return lambda world: changes.plug(world, node, device)
+        case Unplug(node=node, device=device):
+            return lambda world: changes.unplug(world, node, device)
+        case Health(node=node, device=device, healthy=healthy):
+            return lambda world: changes.set_health(world, node, device, healthy=healthy)
+        case Borrow(borrower=borrower, lender=lender, size=size):
+            return lambda world: changes.borrow(world, borrower, lender, size_of(size))
+        case GiveBack(borrower=borrower, numa=numa):
+            return lambda world: changes.give_back(world, borrower, numa)
+        case _:
+            raise InvalidRequest(f"{type(given).__name__} changes nothing")
 
 
 def order(path: Path, what: Mapping[str, object], *, timeout_s: float = 30.0) -> dict[str, Any]:

@@ -14,8 +14,7 @@ from ubhost.errors import HostFault, UbError
 from ubhost.kernel.netns import open_netns
 from ubhost.roots import Roots
 from ubsim import expansion, record
-from ubsim.hosts import hosts_of
-from ubsim.netdevs import Fabric, host_netdevs
+from ubsim.netdevs import Fabric
 from ubsim.simulated_node import SimulatedNode
 
 READY = "ready"
@@ -47,17 +46,15 @@ def _boot(
     folder: Path, running: record.Record, names: Sequence[str], selector: selectors.BaseSelector
 ) -> list[SimulatedNode]:
     super_node = expansion.load(folder / record.SCENARIO)
-    hosts = hosts_of(super_node, running.netdev_names())
     fabric = Fabric(running.bridge)
     nodes = []
     for name in names:
-        node = super_node.node(name)
         own = running.namespaces.get(name)
         netns = None if own is None else open_netns(own)
         roots = Roots(record.root_of(folder, name))
-        nodes.append(SimulatedNode(super_node, node, hosts[name], roots, host_netdevs(running.netdevs, node), netns))
+        nodes.append(SimulatedNode(super_node, name, roots, running.netdevs, netns, fabric, selector))
     for simulated in nodes:
-        simulated.open(selector, fabric)
+        simulated.open()
     return nodes
 
 

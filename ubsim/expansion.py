@@ -5,7 +5,7 @@ the whole can exist is asked in ``ubsim.consistency``.
 """
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
@@ -77,16 +77,7 @@ def expand(file: ScenarioFile, *, where: str) -> SuperNode:
         links = tuple(_link(entry, at, faults) for at, entry in enumerate(file.links))
     else:
         links = faults.try_("$.wiring", lambda: wire(file.wiring, nodes), ())
-    regions = tuple(
-        Region(
-            region.name,
-            region.owner,
-            region.importers,
-            faults.try_(f"$.shared_memory[{at}].size", lambda region=region: size_of(region.size), 0),  # type: ignore[misc]
-            region.cacheable,
-        )
-        for at, region in enumerate(file.shared_memory)
-    )
+    regions = _regions(file, nodes, faults)
     if faults.found:
         raise InvalidRequest(f"{where}: " + "; ".join(faults.found))
     return SuperNode(file.name, file.super_node_id, nodes, file.sharing, file.eid_sharing, links, regions)
@@ -137,7 +128,7 @@ def _node(entry: NodeEntry, position: int, file: ScenarioFile, faults: Faults) -
     )
     ports = tuple(_ports(entry, at, faults))
     dies = [(chip, die) for chip in range(entry.chips) for die in range(entry.dies_per_chip)]
-    pairs = [(dies[i], dies[i + 1]) for i in range(0, len(dies) - 1, 2)]
+    pairs = die_pairs(dies)
     overrides = {override.name: override for override in entry.device_overrides}
     faults.found += [
         f"{at}: device_overrides: there is no device {name}, only urma_1 to urma_{entry.devices}"
@@ -232,39 +223,75 @@ def _urma(
     override: DeviceEntry | None,
     faults: Faults,
 ) -> Urma:
-    """Device ``number``: 0 is the host's own ``bonding_dev_0`` on the managing entities."""
-    given = override or DeviceEntry(f"urma_{number}")
-    pair = number % len(pairs)
-    index = number // len(pairs)
-    fe = (2 * number, 2 * number + 1)
-    at = f"node {entry.name}: {given.name}"
+    """Device ``number``: the generated one, but for what the file says of it."""
+    plain = generated_device(number, file.super_node_id, slot, pairs, entry.ports_per_die)
+    if override is None:
+        return plain
+    at = f"node {entry.name}: {override.name}"
 
-    def eid(text: str | None, generated: Eid) -> Eid:
-        return generated if text is None else faults.try_(at, lambda: Eid.parse(text), generated)
+    def eid(text: str | None, otherwise: Eid) -> Eid:
+        return otherwise if text is None else faults.try_(at, lambda: Eid.parse(text), otherwise)
 
-    primaries = (*given.primary_eids, None, None)
-    member_eids = tuple(
-        (
-            eid(primaries[side], Eid.from_words(EID_PREFIX, file.super_node_id << 16 | slot, fe[side], 0)),
-            *(
-                Eid.from_words(EID_PREFIX, file.super_node_id << 16 | slot, fe[side], 1 + port)
-                for port in range(entry.ports_per_die)
-            ),
-        )
-        for side in (0, 1)
+    primaries = (*override.primary_eids, None, None)
+    sides = [(eid(primaries[side], eids[0]), *eids[1:]) for side, eids in enumerate(plain.member_eids)]
+    return replace(
+        plain,
+        bonding_eid=eid(override.bonding_eid, plain.bonding_eid),
+        member_eids=(sides[0], sides[1]),
+        is_unique=(override.sharing or Sharing.EXCLUSIVE) is Sharing.EXCLUSIVE,
+        is_healthy=override.healthy,
+        is_active=override.active,
     )
+
+
+def generated_device(
+    number: int, super_node_id: int, slot: int, pairs: list[tuple[tuple[int, int], tuple[int, int]]], ports: int
+) -> Urma:
+    """Return device ``number`` of the node in ``slot``: 0 is the host's own, on the managing entities.
+
+    The bonding EID is [super-node, slot, entity, entity]; the third word of its members' EIDs names theirs.
+    """
+    fe = (2 * number, 2 * number + 1)
+    where = super_node_id << 16 | slot
+    eids = [tuple(Eid.from_words(EID_PREFIX, where, entity, at) for at in range(1 + ports)) for entity in fe]
+    index = number // len(pairs)
     return Urma(
-        name=given.name if number else None,
+        name=f"urma_{number}" if number else None,
         bonding=f"bonding_dev_{number}",
         members=(f"udma{fe[0]}", f"udma{fe[1]}"),
-        dies=pairs[pair],
+        dies=pairs[number % len(pairs)],
         entities=(index, index),
-        bonding_eid=eid(given.bonding_eid, Eid.from_words(file.super_node_id, slot, *fe)),
-        member_eids=(member_eids[0], member_eids[1]),
-        is_unique=(given.sharing or Sharing.EXCLUSIVE) is Sharing.EXCLUSIVE,
-        is_healthy=given.healthy,
-        is_active=given.active,
+        bonding_eid=Eid.from_words(super_node_id, slot, *fe),
+        member_eids=(eids[0], eids[1]),
     )
+
+
+def die_pairs(dies: Sequence[tuple[int, int]]) -> list[tuple[tuple[int, int], tuple[int, int]]]:
+    """Return the pairs of neighbouring dies that bonding devices span."""
+    return [(dies[at], dies[at + 1]) for at in range(0, len(dies) - 1, 2)]
+
+
+def _regions(file: ScenarioFile, nodes: tuple[Node, ...], faults: Faults) -> tuple[Region, ...]:
+    """Borrowed NUMA nodes first, then what is shared by name; ids count up on each node."""
+    regions: tuple[Region, ...] = ()
+    for node in nodes:
+        for numa in node.numa:
+            if numa.borrowed_from:
+                users = (numa.borrowed_from, node.name)
+                name = f"{node.name}.numa{numa.id}"
+                memids = next_memids(regions, users)
+                regions += (Region(name, users[0], users[1:], numa.memory, memids, numa=numa.id),)
+    for at, entry in enumerate(file.shared_memory):
+        size = faults.try_(f"$.shared_memory[{at}].size", lambda e=entry: size_of(e.size), 0)  # type: ignore[misc]
+        memids = next_memids(regions, (entry.owner, *entry.importers))
+        regions += (Region(entry.name, entry.owner, entry.importers, size, memids, entry.cacheable),)
+    return regions
+
+
+def next_memids(regions: tuple[Region, ...], nodes: tuple[str, ...]) -> tuple[int, ...]:
+    """Return the lowest id that is free on each of ``nodes``, as the driver deals them out."""
+    taken = {user for region in regions for user in region.users()}
+    return tuple(next(n for n in range(1, len(taken) + 2) if (node, n) not in taken) for node in nodes)
 
 
 def _link(entry: LinkEntry, at: int, faults: Faults) -> Link:

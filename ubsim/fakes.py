@@ -96,10 +96,16 @@ class FakeProvider:
 
         ``operation`` is the name of a provider method; ``device`` a member or a device id, "" for any.
         """
-        self.faults.order(Fault(operation, number, device, skip, count, when=when))
+        self.faults.order(Fault(operation, number, self._concerned(device), skip, count, when=when))
 
     def delay(self, operation: str, seconds: float, *, device: str = "", skip: int = 0, count: int = 1) -> None:
-        self.faults.order(Fault(operation, 0, device, skip, count, delay_s=seconds))
+        self.faults.order(Fault(operation, 0, self._concerned(device), skip, count, delay_s=seconds))
+
+    def _concerned(self, device: str) -> frozenset[str]:
+        """``urma_1`` stands for itself and for the kernel devices it is made of."""
+        if not device:
+            return frozenset()
+        return frozenset({device, *(self._devices[device].members if device in self._devices else ())})
 
     def plug(self, device: Device) -> None:
         with self._lock:

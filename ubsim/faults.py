@@ -25,20 +25,21 @@ class When(Enum):
 class Fault:
     """What goes wrong with one operation.
 
-    ``device`` restricts it to one device ("" is any); ``skip`` calls pass first; then ``count`` calls are hit.
+    ``devices`` restricts it to some (none is any); ``skip`` calls pass first; then ``count`` calls are hit.
     A fault with an ``errno`` fails, one with ``delay_s`` waits; it may have both.
     """
 
     operation: str
     errno: int = 0
-    device: str = ""
+    devices: frozenset[str] = frozenset()
     skip: int = 0
     count: int = 1
     delay_s: float = 0.0
     when: When = When.BEFORE
 
     def is_met_by(self, operation: str, device: str, when: When) -> bool:
-        return self.count > 0 and (self.operation, self.when) == (operation, when) and self.device in ("", device)
+        is_concerned = not self.devices or device in self.devices
+        return self.count > 0 and (self.operation, self.when) == (operation, when) and is_concerned
 
 
 @dataclass(slots=True)

@@ -55,6 +55,19 @@ class NodeHandle:
         """Let the next call of ``operation`` fail; ``how``: device, skip, count, when (before|after)."""
         self.order("fail", operation=operation, errno=errno, **how)
 
+    def lose_eid(self, device: str, index: int) -> None:
+        """The fabric takes the EID in slot ``index`` of kernel device ``device`` back."""
+        self.order("eid", device=device, index=index)
+
+    def restore_eid(self, device: str, index: int) -> None:
+        self.order("eid", device=device, index=index, lost=False)
+
+    def stop_ubse(self) -> None:
+        self.order("ubse", up=False)
+
+    def start_ubse(self) -> None:
+        self.order("ubse", up=True)
+
     def delay(self, operation: str, seconds: float, **how: object) -> None:
         self.order("fail", operation=operation, delay_s=seconds, **how)
 
@@ -66,6 +79,15 @@ class SuperNodeHandle:
 
     def __getitem__(self, name: str) -> NodeHandle:
         return self.nodes[name]
+
+    def happen(self, do: str, **what: object) -> None:
+        """Let something happen that every node must know of: port, link, plug, unplug, health, borrow, return.
+
+        Raises:
+            InvalidRequest: it cannot happen, and has happened nowhere.
+        """
+        for node in self.nodes.values():
+            node.order(do, **what)
 
 
 def handle(folder: Path) -> SuperNodeHandle:

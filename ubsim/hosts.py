@@ -7,6 +7,7 @@ Source: reference/ub.md sections 1.2, 4, 5 and 6.1. Limits of a device are plaus
 """
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 from ubhost.model import (
     BusInstance,
@@ -26,7 +27,7 @@ from ubhost.model import (
     UrmaDevice,
     UrmaPort,
 )
-from ubsim.scenario import Link, Node, Numa, Port, PortId, SuperNode, Urma
+from ubsim.scenario import Node, Numa, Port, PortId, SuperNode, Urma
 from ubsim.sysfs import FEATURES
 
 VENDOR = 0xCC08
@@ -48,34 +49,78 @@ RESERVED_JETTIES = (32, 63)  # well-known jetty ids begin at 32
 
 def hosts_of(super_node: SuperNode, netdevs: Mapping[tuple[str, str], str] | None = None) -> dict[str, UbHost]:
     """Return what each node's kernel tells, by node; ``netdevs`` maps (node, bonding device) to its netdev."""
-    peers = {end: (other, link) for link in super_node.links for end, other in ((link.a, link.b), (link.b, link.a))}
-    memory = shared_memory(super_node)
-    return {
-        node.name: UbHost(
-            is_ub_platform=True,
-            devices=tuple(
-                value
-                for urma in node.devices
-                for value in urma_devices(node, urma, (netdevs or {}).get((node.name, urma.bonding)))
-            ),
-            entities=tuple(sorted(_entities(super_node, node, peers), key=lambda entity: entity.number)),
-            numa=numa_nodes(node),
-            shared_memory=memory[node.name],
-            position=Position(super_node.id, node.slot_id, node.host_name),
-            bus=UbBus(
-                cluster=True,
-                feature=(1 << len(FEATURES)) - 1,
-                instances=(BusInstance(_guid(super_node, node, 0, 0, 0, kind=0), 1, node.slot_id << 10 | 1, 1),),
-            ),
-        )
-        for node in super_node.nodes
-    }
+    return {node.name: host_of(super_node, node.name, netdevs or {}) for node in super_node.nodes}
 
 
-def urma_devices(node: Node, urma: Urma, netdev: str | None) -> Iterator[UrmaDevice]:
+def host_of(super_node: SuperNode, name: str, netdevs: Mapping[tuple[str, str], str]) -> UbHost:
+    """Return what the kernel of node ``name`` tells."""
+    node = super_node.node(name)
+    peers = peers_of(super_node, name)
+    return UbHost(
+        is_ub_platform=True,
+        devices=tuple(
+            value
+            for urma in node.devices
+            for value in urma_devices(node, urma, peers, netdevs.get((name, urma.bonding)))
+        ),
+        entities=tuple(sorted(_entities(super_node, node, peers), key=lambda e: e.number)),
+        numa=numa_nodes(node),
+        shared_memory=shared_memory(super_node, name),
+        position=Position(super_node.id, node.slot_id, node.host_name),
+        bus=UbBus(
+            cluster=True,
+            feature=(1 << len(FEATURES)) - 1,
+            instances=(BusInstance(_guid(super_node, node, 0, 0, 0, kind=0), 1, node.slot_id << 10 | 1, 1),),
+        ),
+    )
+
+
+Peers = Mapping[PortId, tuple[PortId, bool]]
+
+
+def is_usable(node: Node, urma: Urma, peers: Peers) -> bool:
+    """Whether ``urma`` works: no error of its own, and each of its dies reaches something."""
+    return urma.is_healthy and all(die_state(node, die, peers) is PortState.ACTIVE for die in urma.dies)
+
+
+def rate_limit(super_node: SuperNode, node: Node, urma: Urma) -> int:
+    """Return what the cables of a device let through, in Mb/s; 0 if none of them has a label."""
+    speed = {port.id: port.speed.mbps * port.width.value for port in node.ports}
+    ends = [(end, link) for link in super_node.links for end in (link.a, link.b) if end.node == node.name]
+    mine = [(end, link) for end, link in ends if (end.chip, end.die) in urma.dies and link.is_up]
+    if not any(link.bandwidth_mbps for _, link in mine):
+        return 0
+    return sum(link.bandwidth_mbps or speed[end] for end, link in mine)
+
+
+def die_state(node: Node, die: tuple[int, int], peers: Peers) -> PortState:
+    """Return what a die's devices tell of their only port: active while one cable is up, or the first port's state."""
+    ups = [up for port, (_, up) in peers.items() if (port.chip, port.die) == die]
+    if ups:
+        return PortState.ACTIVE if any(ups) else PortState.DOWN
+    first = PortId(node.name, *die, 0)
+    return next(port.state for port in node.ports if port.id == first)
+
+
+def peers_of(super_node: SuperNode, name: str) -> dict[PortId, tuple[PortId, bool]]:
+    """Return for each cabled port of node ``name`` the port at the other end, and whether the link is up.
+
+    It is up if the cable is whole and the ports at both ends are active.
+    """
+    dark = {port.id for node in super_node.nodes for port in node.ports if port.state is not PortState.ACTIVE}
+    found = {}
+    for link in super_node.links:
+        up = link.is_up and link.a not in dark and link.b not in dark
+        for end, other in ((link.a, link.b), (link.b, link.a)):
+            if end.node == name:
+                found[end] = (other, up)
+    return found
+
+
+def urma_devices(node: Node, urma: Urma, peers: Peers, netdev: str | None) -> Iterator[UrmaDevice]:
     """Yield the bonding device and its members, as a process of the host's own namespace sees them at boot."""
     ports = {port.id: port for port in node.ports}
-    bonding_state = PortState.ACTIVE if urma.is_healthy else PortState.DOWN
+    bonding_state = PortState.ACTIVE if is_usable(node, urma, peers) else PortState.DOWN
     common = {
         "transport_type": Transport.UB,
         "trans_mode": TransMode.RM | TransMode.RC | TransMode.UM,
@@ -107,7 +152,7 @@ def urma_devices(node: Node, urma: Urma, netdev: str | None) -> Iterator[UrmaDev
             guid=urma.member_eids[side][0],
             feature=0x1F,
             eids=urma.member_eids[side],
-            ports=(_urma_port(first),),  # today's UDMA fills port 0 only
+            ports=(_urma_port(replace(first, state=die_state(node, (chip, die), peers))),),  # UDMA has no other
             vendor=VENDOR,
             device=MANAGING if urma.name is None else HANDED_OUT,
             entity=_number(node, urma, side),
@@ -121,7 +166,7 @@ def _urma_port(port: Port) -> UrmaPort:
 
 
 def _number(node: Node, urma: Urma, side: int) -> str:
-    return f"{len(node.dies) + 1 + 2 * node.devices.index(urma) + side:05x}"
+    return f"{len(node.dies) + 1 + int(urma.members[side].removeprefix('udma')):05x}"
 
 
 def _guid(super_node: SuperNode, node: Node, device: int, die: int, index: int, kind: int = CONTROLLER_TYPE) -> str:
@@ -133,7 +178,7 @@ def _cna(node: Node, die: int, port: int = 0) -> int:
     return (node.slot_id << 9 | die << 4 | port) & 0xFFFFFF
 
 
-def _entities(super_node: SuperNode, node: Node, peers: Mapping[PortId, tuple[PortId, Link]]) -> Iterator[UbEntity]:
+def _entities(super_node: SuperNode, node: Node, peers: Peers) -> Iterator[UbEntity]:
     for at, (chip, die) in enumerate(node.dies):
         below = [(_number(node, d, side), d) for d in node.devices for side in (0, 1) if d.dies[side] == (chip, die)]
         handed_out = tuple(number for number, urma in below if urma.name)
@@ -192,11 +237,8 @@ def _shared(node: Node, die: int, number: int) -> dict[str, object]:
     }
 
 
-def _entity_port(
-    super_node: SuperNode, node: Node, die: int, port: Port, peers: Mapping[PortId, tuple[PortId, Link]]
-) -> EntityPort:
-    peer, link = peers.get(port.id, (None, None))
-    up = link is not None and link.is_up and port.state is PortState.ACTIVE
+def _entity_port(super_node: SuperNode, node: Node, die: int, port: Port, peers: Peers) -> EntityPort:
+    peer, up = peers.get(port.id, (None, False))
     cna = _cna(node, die, port.id.port)
     if peer is None or not up:
         return EntityPort(port.id.port, cna=cna, linkup=False, boundary=False)
@@ -234,24 +276,15 @@ def _free(numa: Numa) -> int:
     return numa.memory if numa.borrowed_from else numa.memory // 8192 * 4096
 
 
-def shared_memory(super_node: SuperNode) -> dict[str, tuple[SharedMemory, ...]]:
-    """Return the OBMM regions of every node: what it lends and borrows as NUMA memory, then what is shared by name.
-
-    Ids count up per node, as the driver deals them out.
-    """
-    found: dict[str, list[SharedMemory]] = {node.name: [] for node in super_node.nodes}
-
-    def add(name: str, kind: str, size: int, *, allow_mmap: bool, numa: int | None = None) -> None:
-        details = {"preimport": "0"} if kind == "import" else {"memory_from_user": "0"}
-        found[name].append(SharedMemory(len(found[name]) + 1, kind, size, allow_mmap, numa, details))
-
-    for node in super_node.nodes:
-        for numa in node.numa:
-            if numa.borrowed_from:
-                add(numa.borrowed_from, "export", numa.memory, allow_mmap=False)
-                add(node.name, "import", numa.memory, allow_mmap=False, numa=numa.id)
+def shared_memory(super_node: SuperNode, name: str) -> tuple[SharedMemory, ...]:
+    """Return the OBMM regions that node ``name`` exports and imports, by id."""
+    found = []
     for region in super_node.regions:
-        add(region.owner, "export", region.size, allow_mmap=True)
-        for name in region.importers:
-            add(name, "import", region.size, allow_mmap=True)
-    return {name: tuple(regions) for name, regions in found.items()}
+        for node, memid in region.users():
+            if node != name:
+                continue
+            kind = "export" if node == region.owner else "import"
+            details = {"preimport": "0"} if kind == "import" else {"memory_from_user": "0"}
+            numa = region.numa if kind == "import" else None
+            found.append(SharedMemory(memid, kind, region.size, region.numa is None, numa, details))
+    return tuple(sorted(found, key=lambda memory: memory.id))

@@ -8,12 +8,14 @@ Source: reference/ub.md section 2 (ipourma: one netdev per device, IPv6 only, IP
 """
 
 import errno
+import threading
 from dataclasses import dataclass
 from ipaddress import IPv6Interface
+from itertools import count
 
 from ubhost.kernel.rtnl import Refused
 from ubsim.cables import Cables
-from ubsim.scenario import Node, SuperNode
+from ubsim.scenario import Node, SuperNode, Urma
 
 MTU = 4094
 BRIDGE = "ubsim"  # with a number
@@ -32,16 +34,13 @@ class Netdev:
 
 def number_netdevs(super_node: SuperNode, taken: frozenset[str]) -> tuple[Netdev, ...]:
     """Give every bonding device its netdev, with the lowest numbers that are free in our namespace."""
-    found = []
-    number = 0
-    for node in super_node.nodes:
-        for device in node.devices:
-            while {f"ipourma{number}", f"ubp{number}"} & taken:
-                number += 1
-            address = IPv6Interface((device.bonding_eid.value, PREFIX))
-            found.append(Netdev(node.name, device.bonding, f"ipourma{number}", f"ubp{number}", str(address)))
-            number += 1
-    return tuple(found)
+    numbers = (n for n in count() if not {f"ipourma{n}", f"ubp{n}"} & taken)
+    return tuple(netdev_of(node, device, next(numbers)) for node in super_node.nodes for device in node.devices)
+
+
+def netdev_of(node: Node, device: Urma, number: int) -> Netdev:
+    address = IPv6Interface((device.bonding_eid.value, PREFIX))
+    return Netdev(node.name, device.bonding, f"ipourma{number}", f"ubp{number}", str(address))
 
 
 class Fabric:
@@ -52,6 +51,7 @@ class Fabric:
         self._bridge = bridge
         self._group = FIRST_GROUP + int(bridge.removeprefix(BRIDGE))
         self._index = 0
+        self._lock = threading.Lock()  # one request at a time on the socket
 
     def close(self) -> None:
         self._here.close()
@@ -61,7 +61,8 @@ class Fabric:
         self._here.set_up(self._here.require(self._bridge).index, up=True)
 
     def is_laid(self, netdev: Netdev) -> bool:
-        return self._here.link(netdev.peer) is not None
+        with self._lock:
+            return self._here.link(netdev.peer) is not None
 
     def lay(self, netdev: Netdev, home: int | None) -> None:
         """Join ``netdev`` to the bridge; its own end goes to the namespace ``home``, ours if ``None``.
@@ -69,13 +70,40 @@ class Fabric:
         Raises:
             Refused: the kernel did not.
         """
-        self._index = self._index or self._here.require(self._bridge).index
-        self._here.add_veth(netdev.name, netdev.peer, MTU, self._group)
-        peer = self._here.require(netdev.peer)
-        self._here.set_master(peer.index, self._index)
-        self._here.set_up(peer.index, up=True)
-        if home is not None:
-            self._here.move(self._here.require(netdev.name).index, home, netdev.name)
+        with self._lock:
+            self._index = self._index or self._here.require(self._bridge).index
+            self._here.add_veth(netdev.name, netdev.peer, MTU, self._group)
+            peer = self._here.require(netdev.peer)
+            self._here.set_master(peer.index, self._index)
+            self._here.set_up(peer.index, up=True)
+            if home is not None:
+                self._here.move(self._here.require(netdev.name).index, home, netdev.name)
+
+    def cut(self, netdev: Netdev) -> None:
+        """Remove a cable, wherever its other end is; it may be gone already."""
+        with self._lock:
+            link = self._here.link(netdev.peer)
+            if link is not None:
+                self._here.delete(link.index)
+
+    def set_carrier(self, netdev: Netdev, *, on: bool) -> None:
+        """Let the netdev see a working cable, or none."""
+        with self._lock:
+            link = self._here.link(netdev.peer)
+            if link is not None and link.is_up is not on:
+                self._here.set_up(link.index, up=on)
+
+    def set_rate(self, netdev: Netdev, mbps: int) -> None:
+        """Limit what the netdev receives, in Mb/s; 0 lifts the limit. What it sends, its receiver limits."""
+        with self._lock:
+            link = self._here.link(netdev.peer)
+            if link is not None:
+                self._here.limit_rate(link.index, mbps)
+
+    def taken(self) -> frozenset[str]:
+        """Return the names of links that cannot be given again."""
+        with self._lock:
+            return frozenset(link.name for link in self._here.links())
 
     def remove(self) -> None:
         """Remove the bridge and every cable on it, wherever the other ends are."""
@@ -105,7 +133,3 @@ class Home:
         except Refused as refused:
             if refused.code not in (errno.ENODEV, errno.EEXIST):  # it left, or somebody was quicker
                 raise
-
-
-def host_netdevs(netdevs: tuple[Netdev, ...], node: Node) -> tuple[Netdev, ...]:
-    return tuple(netdev for netdev in netdevs if netdev.node == node.name)

@@ -44,9 +44,6 @@ class Record:
     is_mounted: bool = False
     processes: tuple[Process, ...] = ()
 
-    def netdev_names(self) -> dict[tuple[str, str], str]:
-        return {(netdev.node, netdev.bonding): netdev.name for netdev in self.netdevs}
-
 
 def write(folder: Path, record: Record) -> None:
     """Raises HostFault."""

@@ -205,11 +205,22 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Region:
+    """Memory of ``owner`` that ``importers`` use: by name, or as NUMA node ``numa`` of the only importer.
+
+    ``memids`` are the ids under which the nodes know it, the owner's first.
+    """
+
     name: str
     owner: str
     importers: tuple[str, ...]
     size: int  # bytes
+    memids: tuple[int, ...]
     is_cacheable: bool = False
+    numa: int | None = None
+
+    def users(self) -> tuple[tuple[str, int], ...]:
+        """Return (node, id there), the owner first."""
+        return tuple(zip((self.owner, *self.importers), self.memids, strict=True))
 
 
 @dataclass(frozen=True, slots=True)

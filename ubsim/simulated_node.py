@@ -1,34 +1,41 @@
 """One simulated node inside a daemon: its tree, its driver, its UBSE, its netdevs, its doors.
 
-State survives nothing: this is the kernel. Files below ``<root>/run/ubsim`` belong to it alone.
+State survives nothing: this is the kernel. Files below ``<root>/run/ubsim`` belong to it alone. What happens to the
+super-node while it runs is a new ``SuperNode`` value (``ubsim.changes``), which ``become`` makes the node follow.
 """
 
 import contextlib
+import errno
 import grp
 import os
 import selectors
+import shutil
 import socket
+import threading
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 
 from ubhost.errors import HostFault
 from ubhost.kernel.netns import living, own_inode
 from ubhost.kernel.rtnl import Refused
-from ubhost.model import UbHost
+from ubhost.model import PortState, UbHost, UrmaDevice
 from ubhost.provider import Sharing
 from ubhost.roots import Roots
-from ubsim import sockets, sysfs, tree
+from ubsim import consistency, sockets, sysfs, tree
 from ubsim.cables import LinkEvents, Obituaries
+from ubsim.changes import Change
 from ubsim.control import Control
 from ubsim.faults import Faults
+from ubsim.hosts import host_of, is_usable, peers_of, rate_limit
 from ubsim.kernel import Kernel, Log
-from ubsim.netdevs import Fabric, Home, Netdev
+from ubsim.netdevs import Fabric, Home, Netdev, netdev_of
 from ubsim.scenario import Node, SuperNode
+from ubsim.ubcore import Refused as DriverRefused
 from ubsim.ubcore import Ubcore
 from ubsim.ubse_service import Service
+from ubsim.uevents import Subscribers
 from ubsim.views import Views
-
-Register = Callable[[object, Callable[[], None]], None]
 
 
 class SimulatedNode:
@@ -37,103 +44,215 @@ class SimulatedNode:
     def __init__(
         self,
         super_node: SuperNode,
-        node: Node,
-        host: UbHost,
+        name: str,
         roots: Roots,
         netdevs: tuple[Netdev, ...],
         netns: int | None,
+        fabric: Fabric,
+        selector: selectors.BaseSelector,
     ) -> None:
-        self.name = node.name
+        self.name = name
+        self.super_node = super_node
         self._roots = roots
-        self._netdevs = netdevs
+        self._netdevs = {netdev.bonding: netdev for netdev in netdevs if netdev.node == name}
         self._netns = netns
+        self._fabric = fabric
+        self._selector = selector
         self._doors: dict[Path, socket.socket] = {}
-        self.faults, self.log = Faults(), Log()
-        tree.write(roots.root, sysfs.entries(host))
+        self._lock = threading.Lock()
+        self._rates: dict[Netdev, int] = {}  # what is set now
+        self.faults, self.log, self.uevents = Faults(), Log(), Subscribers()
+        self._host = self._host_of(super_node)
+        tree.write(roots.root, sysfs.entries(self._host))
         init = own_inode() if netns is None else os.fstat(netns).st_ino
         self.kernel = Kernel(
-            _boot(super_node, host, init),
+            _boot(super_node, self._host, init),
             Views(roots.root),
             Obituaries(netns),
             faults=self.faults,
             log=self.log,
             outside=living() | {init},
         )
-        self.ubse = Service(super_node, node, faults=self.faults, log=self.log)
+        self.kernel.on_change = self.uevents.follow
+        self.ubse = Service(super_node, self.node, faults=self.faults, log=self.log)
         self._fabric_events, self._home_events = LinkEvents(), LinkEvents(netns)
-        self._home = Home(netns, node.name)
+        self._home = Home(netns, name)
 
-    def open(self, selector: selectors.BaseSelector, fabric: Fabric) -> None:
+    @property
+    def node(self) -> Node:
+        return self.super_node.node(self.name)
+
+    def open(self) -> None:
         """Open the doors; from now on the selector's data are the functions to call."""
         run = self._roots.simulator
         run.mkdir(parents=True, exist_ok=True)
         run.chmod(0o700)
         control = Control(self)
-        self._door(selector, run / "kernel.sock", socket.SOCK_SEQPACKET, 0o600, self._serve_kernel)
-        self._door(
-            selector, run / "control.sock", socket.SOCK_STREAM, 0o600, lambda c: sockets.serve_lines(c, control.answer)
-        )
-        self.open_ubse(selector)
-        selector.register(self.kernel.obituaries, selectors.EVENT_READ, self.kernel.bury)
-        selector.register(self._fabric_events, selectors.EVENT_READ, lambda: self._repair(fabric))
-        selector.register(self._home_events, selectors.EVENT_READ, self._settle)
-        for netdev in self._netdevs:
+        self._door(run / "kernel.sock", socket.SOCK_SEQPACKET, 0o600, self._serve_kernel)
+        self._door(run / "control.sock", socket.SOCK_STREAM, 0o600, lambda c: sockets.serve_lines(c, control.answer))
+        self._door(run / "uevents.sock", socket.SOCK_SEQPACKET, 0o600, self.uevents.add, keeps=True)
+        self.open_ubse()
+        self._selector.register(self.kernel.obituaries, selectors.EVENT_READ, self.kernel.bury)
+        self._selector.register(self._fabric_events, selectors.EVENT_READ, self._repair)
+        self._selector.register(self._home_events, selectors.EVENT_READ, self._settle)
+        for netdev in self._netdevs.values():
             self._home.settle(netdev)
+        self._set_cables()
 
-    def open_ubse(self, selector: selectors.BaseSelector) -> None:
+    def open_ubse(self) -> None:
         path, ration = self._roots.ubse_socket, sockets.Ration()
-        self._door(selector, path, socket.SOCK_STREAM, 0o660, lambda c: sockets.serve_ubse(c, ration, self.ubse.call))
+        if path in self._doors:
+            return
+        self._door(path, socket.SOCK_STREAM, 0o660, lambda c: sockets.serve_ubse(c, ration, self.ubse.call))
         with contextlib.suppress(KeyError, PermissionError):
             os.chown(path, -1, grp.getgrnam("ubse").gr_gid)
 
-    def close_ubse(self, selector: selectors.BaseSelector) -> None:
+    def close_ubse(self) -> None:
         """UBSE goes away: its socket stays behind, with nobody listening."""
         door = self._doors.pop(self._roots.ubse_socket, None)
         if door is not None:
-            selector.unregister(door)
+            self._selector.unregister(door)
             door.close()
 
     def close(self) -> None:
+        self.uevents.close()
         for path, door in self._doors.items():
             door.close()
             path.unlink(missing_ok=True)
 
+    def become(self, change: Change) -> None:
+        """Let something happen to the super-node, and follow with everything that this node shows of it.
+
+        Raises:
+            InvalidRequest: it cannot happen.
+            HostFault: the machine refused.
+        """
+        with self._lock:
+            after = change(self.super_node)
+            consistency.refuse_impossible(after, where=after.name)
+            old = {device.bonding: device for device in self.node.devices}
+            new = {device.bonding: device for device in after.node(self.name).devices}
+            gone, come = [old[b] for b in old.keys() - new.keys()], [new[b] for b in new.keys() - old.keys()]
+            for device in gone:
+                self._forget(device.bonding, *device.members)
+            numbers = count()
+            for device in come:
+                taken = self._fabric.taken()
+                number = next(n for n in numbers if not {f"ipourma{n}", f"ubp{n}"} & taken)
+                self._netdevs[device.bonding] = netdev_of(after.node(self.name), device, number)
+                self._fabric.lay(self._netdevs[device.bonding], self._netns)
+            self.super_node = after
+            before, self._host = self._host, self._host_of(after)
+            tree.follow(self._roots.root, sysfs.entries(before), sysfs.entries(self._host))
+            for value in self._host.devices:
+                if value.name not in self.kernel.state.devices:
+                    self._plug(value)
+            self.ubse.follow(after)
+            self._set_cables()
+            self._announce(before, self._host)
+
+    def lose_eid(self, device: str, index: int, *, lost: bool) -> None:
+        """The fabric takes one EID back, wherever it is, or gives it to the host again.
+
+        Raises:
+            Refused: there is no such device or slot.
+        """
+        if lost:
+            self.kernel.change(lambda state: state.lose_eid(device, index))
+            return
+        eids = next((value.eids for value in self._host.devices if value.name == device), ())
+        if not 0 <= index < len(eids):
+            raise DriverRefused(errno.EINVAL, f"{device} has no EID in slot {index}")
+        self.kernel.change(lambda state: state.add_eid(device, index, eids[index], state.devices[device].home))
+
+    def _plug(self, value: UrmaDevice) -> None:
+        self.kernel.change(lambda state: state.plug(value.name, value.eids, max_eids=max(len(value.eids), 1)))
+
+    def _forget(self, bonding: str, *members: str) -> None:
+        for name in (bonding, *members):
+            self.kernel.change(lambda state, name=name: state.unplug(name))  # type: ignore[misc]
+            shutil.rmtree(self._roots.root / sysfs.VIRTUAL / name, ignore_errors=True)
+        self._fabric.cut(self._netdevs.pop(bonding))
+
+    def _host_of(self, super_node: SuperNode) -> UbHost:
+        names = {(self.name, bonding): netdev.name for bonding, netdev in self._netdevs.items()}
+        return host_of(super_node, self.name, names)
+
+    def _announce(self, before: UbHost, after: UbHost) -> None:
+        """Tell of entities, memory and ports; of devices the driver tells itself."""
+        for path, subsystem, old, new in (
+            ("/devices/ub/{}", "ub", {e.number for e in before.entities}, {e.number for e in after.entities}),
+            ("/devices/system/node/node{}", "node", {n.id for n in before.numa}, {n.id for n in after.numa}),
+            (
+                "/devices/obmm/obmm_shmdev{}",
+                "obmm",
+                {m.id for m in before.shared_memory},
+                {m.id for m in after.shared_memory},
+            ),
+        ):
+            for gone in sorted(old - new):
+                self.uevents.tell("remove", path.format(gone), subsystem)
+            for come in sorted(new - old):
+                self.uevents.tell("add", path.format(come), subsystem)
+        known = {device.name: device.ports for device in before.devices}
+        for device in after.devices:
+            if device.name in known and device.ports != known[device.name]:
+                event = "PORT_ACTIVE" if device.ports[0].state is PortState.ACTIVE else "PORT_DOWN"
+                self.uevents.tell("change", f"/devices/virtual/ubcore/{device.name}", "ubcore", UB_EVENT=event)
+
     def _door(
         self,
-        selector: selectors.BaseSelector,
         path: Path,
         kind: socket.SocketKind,
         mode: int,
         serve: Callable[[socket.socket], None],
+        *,
+        keeps: bool = False,
     ) -> None:
         door = sockets.listen(path, kind, mode)
         self._doors[path] = door
-        selector.register(door, selectors.EVENT_READ, lambda: sockets.accept(door, serve, f"{self.name} {path.name}"))
+        take = sockets.keep if keeps else sockets.accept
+        self._selector.register(door, selectors.EVENT_READ, lambda: take(door, serve, f"{self.name} {path.name}"))
 
     def _serve_kernel(self, connection: socket.socket) -> None:
         sockets.serve_kernel(
             connection, lambda request, netns, is_root: self.kernel.answer(request, netns, is_root=is_root)
         )
 
-    def _repair(self, fabric: Fabric) -> None:
+    def _repair(self) -> None:
         """Lay again the cables that died with a pod's namespace."""
         changed = self._fabric_events.names()
-        for netdev in self._netdevs:
-            if netdev.peer not in changed or fabric.is_laid(netdev):
-                continue
-            try:
-                fabric.lay(netdev, self._netns)
-            except (Refused, HostFault) as error:
-                self.log.add("netdev", netdev.bonding, str(error), "error")
-                continue
-            self.log.add("netdev", netdev.bonding, f"{netdev.name} came home")
-            self._home.settle(netdev)
+        with self._lock:
+            for netdev in self._netdevs.values():
+                if netdev.peer not in changed or self._fabric.is_laid(netdev):
+                    continue
+                try:
+                    self._fabric.lay(netdev, self._netns)
+                except (Refused, HostFault) as error:
+                    self.log.add("netdev", netdev.bonding, str(error), "error")
+                    continue
+                self._rates.pop(netdev, None)
+                self.log.add("netdev", netdev.bonding, f"{netdev.name} came home")
+                self._home.settle(netdev)
+            self._set_cables()
 
     def _settle(self) -> None:
         changed = self._home_events.names()
-        for netdev in self._netdevs:
-            if netdev.name in changed:
-                self._home.settle(netdev)
+        with self._lock:
+            for netdev in self._netdevs.values():
+                if netdev.name in changed:
+                    self._home.settle(netdev)
+
+    def _set_cables(self) -> None:
+        """A device that reaches nothing has a netdev without carrier; labelled links let so much through."""
+        peers = peers_of(self.super_node, self.name)
+        for device in self.node.devices:
+            netdev = self._netdevs[device.bonding]
+            self._fabric.set_carrier(netdev, on=is_usable(self.node, device, peers))
+            rate = rate_limit(self.super_node, self.node, device)
+            if rate != self._rates.get(netdev, 0):
+                self._fabric.set_rate(netdev, rate)
+                self._rates[netdev] = rate
 
 
 def _boot(super_node: SuperNode, host: UbHost, init: int) -> Ubcore:

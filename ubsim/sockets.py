@@ -55,10 +55,20 @@ def accept(door: socket.socket, serve: Callable[[socket.socket], None], name: st
         return
 
     def run() -> None:
-        with connection, contextlib.suppress(OSError):  # a peer that hangs up is no fault of ours
+        with connection, contextlib.suppress(ConnectionError, TimeoutError):  # a peer that hangs up is no fault of ours
             serve(connection)
 
     threading.Thread(target=run, name=name, daemon=True).start()
+
+
+def keep(door: socket.socket, serve: Callable[[socket.socket], None], _: str) -> None:
+    """Take one waiting connection and hand it over, root's only."""
+    with contextlib.suppress(OSError):
+        connection, _ = door.accept()
+        if peer_uid(connection) == 0:
+            serve(connection)
+        else:
+            connection.close()
 
 
 def serve_kernel(connection: socket.socket, answer: Callable[[bytes, int | None, bool], bytes]) -> None:

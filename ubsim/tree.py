@@ -78,6 +78,38 @@ def write(root: Path, tree: Iterable[Entry]) -> None:
             raise HostFault(f"cannot make {path}: {error.strerror or error}") from error
 
 
+def follow(root: Path, before: Iterable[Entry], after: Iterable[Entry]) -> None:
+    """Bring what ``write`` made of ``before`` to ``after``; what both have is not touched, whatever it reads by now.
+
+    Raises:
+        HostFault: the file system refused; the path is named.
+    """
+    old, new = {entry.path: entry for entry in before}, {entry.path: entry for entry in after}
+    for path in old.keys() - new.keys():
+        _remove(root, root / path)
+    fresh = []
+    for path, entry in new.items():
+        known = old.get(path)
+        if known == entry:
+            continue
+        if isinstance(known, File) and isinstance(entry, File) and not known.is_fixed:
+            poke(root / path, entry.content)
+        else:
+            _clear(str(root / path))
+            fresh.append(entry)
+    write(root, fresh)
+
+
+def _remove(root: Path, path: Path) -> None:
+    """Remove a file, and the folders that are empty without it."""
+    path.unlink(missing_ok=True)
+    for folder in path.parents:
+        if folder == root or (folder.exists() and next(folder.iterdir(), None) is not None):
+            return
+        if folder.exists():
+            folder.rmdir()
+
+
 def _is_linked(path: str, same: str) -> bool:
     """Give the file ``same`` another name, which takes a third of the time and no space."""
     if path == same:

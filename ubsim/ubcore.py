@@ -75,6 +75,10 @@ class Ubcore:
             if device.is_in(netns):
                 yield device
 
+    def namespaces_of(self, *names: str) -> frozenset[int]:
+        """Return the namespaces that any of these devices is exposed to."""
+        return frozenset(n for name in names if name in self.devices for n in self.devices[name].logical)
+
     def plug(self, name: str, eids: tuple[Eid, ...], *, max_eids: int = MAX_EIDS) -> "Ubcore":
         """Register a device in the init namespace; in shared mode every living namespace gets a logical one."""
         if not name or len(name.encode()) >= MAX_NAME or not len(eids) <= max_eids <= MAX_EIDS:

@@ -16,6 +16,7 @@ from ubhost.ubse import bodies
 from ubhost.ubse.status import Status
 from ubhost.ubse.wire import Malformed, Module, NodeOp, Reply, Request, UrmaOp
 from ubsim.faults import Faults, When
+from ubsim.hosts import is_usable, peers_of
 from ubsim.kernel import Log
 from ubsim.scenario import Node, SuperNode
 from ubsim.ubcore import Refused
@@ -44,7 +45,7 @@ class Service:
     """UBSE of one node. Safe for threads."""
 
     def __init__(self, super_node: SuperNode, node: Node, *, faults: Faults, log: Log) -> None:
-        self.state = Ubse({device.name: device for device in handed_out(node)})
+        self.state = Ubse({device.name: device for device in handed_out(super_node, node)})
         self._super_node = super_node
         self._node = node
         self._faults = faults
@@ -89,13 +90,16 @@ class Service:
         self._log.add(operation, device, f"uid={uid}", status.name)
         return Reply(status)
 
-    def change(self, change: Callable[[Ubse], Ubse]) -> None:
-        """Let something happen that no client asked for: hot plug, health."""
+    def follow(self, super_node: SuperNode) -> None:
+        """The super-node is another: devices came, went or changed their health. Who holds what stays."""
         with self._lock:
-            self.state = change(self.state)
-
-    def set_health(self, name: str, *, healthy: bool) -> None:
-        self.change(lambda state: state.changed(replace(state.named(name), is_healthy=healthy)))
+            self._super_node = super_node
+            self._node = super_node.node(self._node.name)
+            found = {device.name: device for device in handed_out(super_node, self._node)}
+            for name, device in found.items():
+                if (known := self.state.devices.get(name)) is not None:
+                    found[name] = replace(known, is_healthy=device.is_healthy)
+            self.state = Ubse(found)
 
     # URMA
 
@@ -168,20 +172,21 @@ class Service:
         )  # fmt: skip
 
 
-def handed_out(node: Node) -> list[Urma]:
+def handed_out(super_node: SuperNode, node: Node) -> list[Urma]:
     """Return what UBSE of ``node`` hands out: every bonding device but the host's own."""
+    peers = peers_of(super_node, node.name)
     return [
         Urma(
             name=device.name,
             bonding=device.bonding,
             members=device.members,
             eid=device.bonding_eid,
-            hw_res_id=number,
+            hw_res_id=int(device.bonding.rpartition("_")[2]),
             is_unique=device.is_unique,
-            is_healthy=device.is_healthy,
+            is_healthy=is_usable(node, device, peers),
             is_active=device.is_active,
         )
-        for number, device in enumerate(node.devices)
+        for device in node.devices
         if device.name is not None
     ]
 
