@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -9,9 +10,11 @@ from typing import Any
 from ubhost.capacity import capacity
 from ubhost.changes import Change
 from ubhost.discovery import Discovery, discover
-from ubhost.providers import AUTO
+from ubhost.kernel.netns import open_netns
+from ubhost.providers import AUTO, choose
 from ubhost.roots import Roots
 from ubhost.show import data, dot, svg, text
+from ubhost.show.table import table
 from ubhost.uevents import Uevents
 from ubhost.watch import watch
 
@@ -47,6 +50,9 @@ def parser() -> argparse.ArgumentParser:
     form.add_argument("--json", action="store_true", help="for programs: stable names, one document")
     form.add_argument("--dot", action="store_true", help="topology only: for Graphviz")
     form.add_argument("--svg", action="store_true", help="topology only: a picture")
+    result.add_argument(
+        "--netns", metavar="PATH", help="eids only: as a process in that network namespace sees them, /proc/PID/ns/net"
+    )
     _add_provider(result)
     return result
 
@@ -61,6 +67,11 @@ def main(argv: Sequence[str]) -> int:
     arguments = parser().parse_args(argv)
     if (arguments.dot or arguments.svg) and arguments.what != "topology":
         parser().error("--dot and --svg draw the topology: ubnode show topology")
+    if arguments.netns is not None:
+        if arguments.what != "eids":
+            parser().error("--netns shows what a namespace sees: ubnode show eids")
+        print(_seen_from(arguments))
+        return 0
     with_memory = arguments.what == "capacity"
     print(_shown(arguments, discover(Roots.from_environ(), arguments.provider, with_memory=with_memory)))
     return 0
@@ -74,6 +85,22 @@ def _shown(arguments: argparse.Namespace, found: Discovery) -> str:
     if arguments.svg:
         return svg.picture(found)
     return TEXTS[arguments.what](found)
+
+
+def _seen_from(arguments: argparse.Namespace) -> str:
+    """What a pod has, read in its own namespace; slots of others read as zero there and are not listed."""
+    provider = choose(Roots.from_environ(), arguments.provider)
+    netns = open_netns(arguments.netns)
+    try:
+        exposed, slots = provider.exposed(netns), provider.visible(netns)
+    finally:
+        os.close(netns)
+    if arguments.json:
+        seen = {"netns": arguments.netns, "exposed": exposed, "eids": data.plain(slots)}
+        return json.dumps({"version": data.VERSION, "provider": provider.kind.value, **seen}, indent=1)
+    rows: list[tuple[object, ...]] = [(slot.device, slot.index, slot.eid) for slot in slots]
+    rows += [(name, None, None) for name in exposed if name not in {slot.device for slot in slots}]
+    return table(("MEMBER", "SLOT", "EID"), rows)
 
 
 def watch_main(argv: Sequence[str]) -> int:
