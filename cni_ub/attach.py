@@ -11,17 +11,18 @@ import logging
 import time
 from collections.abc import Iterable
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from ipaddress import ip_interface, ip_network
 from typing import Any
 
 from cni_ub import results
+from cni_ub.beside import beside
 from cni_ub.choice import choose_device
 from cni_ub.errors import DelegateFailed, Drifted
 from cni_ub.host import Host
 from cni_ub.ipam import Ipam, Running
 from cni_ub.node import Node
-from cni_ub.plan import Seen, Wanted, plan_attach, plan_configure, refuse_taken_name
+from cni_ub.plan import Seen, Wanted, plan_configure, plan_device, plan_link, refuse_taken_name
 from cni_ub.protocol import Request
 from cni_ub.release import holds_in_pod, release
 from cni_ub.results import Result
@@ -53,7 +54,7 @@ def add(host: Host, request: Request, pod: int) -> dict[str, Any]:
             return results.express(previous, conf.version)
         with host.ledger.device_lock(device.id, PATIENCE), Node(provider, pod) as node:
             _reclaim(host, device.id)
-            return _Attaching(host, request, node, device, previous).run()
+            return _Attaching(host, request, node, device, previous, provider.sharing()).run()
 
 
 def ipam_of(host: Host, request: Request) -> Ipam | None:
@@ -120,34 +121,39 @@ def _release_stale(host: Host, record: Record) -> None:
         LOG.warning("addresses of a stale attachment are not released", extra={"error": str(error)})
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Attaching:
-    """One ADD, with its locks held."""
+    """One ADD, with its locks held. ``record`` is what the ledger says of it at any time."""
 
     host: Host
     request: Request
     node: Node
     device: Device
     previous: Result
+    sharing: Sharing
+    record: Record = field(init=False)
 
     def run(self) -> dict[str, Any]:
         conf = self.request.conf
         want = self._wanted()
-        seen = self.node.observe_wanted(want)
+        seen = self.node.observe_link(want)
         self._refuse(want, seen)
         ipam = ipam_of(self.host, self.request)
-        record = self._record(want, seen.host, ipam)
         self.host.stop.check()
-        self.host.ledger.write(record)
+        self._remember(self._first_record(want, seen.host, ipam))
         try:
-            given = self._attach(want, seen, ipam, record)
+            given = self._attach(want, seen, ipam)
             document = results.express(self._result(want, given), conf.version)
             self.host.stop.check()
-            self.host.ledger.write(self._finished(record, want, given))
+            self._remember(self._finished(want, given))
         except BaseException:
-            release(self.host, record, self.node.pod, ipam)
+            release(self.host, self.record, self.node.pod, ipam)
             raise
         return document
+
+    def _remember(self, record: Record) -> None:
+        self.host.ledger.write(record)
+        self.record = record
 
     def _wanted(self) -> Wanted:
         conf = self.request.conf
@@ -176,15 +182,15 @@ class _Attaching:
             raise InvalidRequest(f"{self.device.id} has no netdev to be {want.ifname}: set netdev to none, or chain")
         has_address = bool(conf.ipam_type or self.previous.ips or (seen.host and self.node.host_addresses(seen.host)))
         results.refuse_inexpressible(conf.version, has_address=has_address)
-        if conf.isolation == "exclusive" and self.node.provider.sharing() is not Sharing.EXCLUSIVE:
+        if conf.isolation == "exclusive" and self.sharing is not Sharing.EXCLUSIVE:
             raise Unsupported(_SHARED.format(self.device.id))
         if not self.device.is_healthy:
             raise NotFound(f"{self.device.id} is not healthy")
         if want.link:
             refuse_taken_name(want, seen)
-            plan_attach(want, seen)
+            plan_link(want, seen)
 
-    def _record(self, want: Wanted, link: Link | None, ipam: Ipam | None) -> Record:
+    def _first_record(self, want: Wanted, link: Link | None, ipam: Ipam | None) -> Record:
         request, device = self.request, self.device
         return Record(
             device.id,
@@ -201,15 +207,16 @@ class _Attaching:
             request.pod,
             request.args.get("K8S_POD_UID", ""),
             self._exposed_by_us(),
-            tuple((slot.device, slot.index, str(slot.eid)) for slot in device.eids if not slot.eid.is_zero),
+            _slots(device),
             _original(link, want, self.node.host_addresses(link)) if link else None,
+            self.sharing is Sharing.EXCLUSIVE,
             self._limit_before(want),
             Delegate(ipam.type, dict(ipam.config), _delegate_environ(request)) if ipam else None,
         )
 
     def _exposed_by_us(self) -> tuple[str, ...]:
         """On a host that shares its devices the pod sees them anyway, and they are not ours to take away."""
-        return self.device.members if self.node.provider.sharing() is Sharing.EXCLUSIVE else ()
+        return self.device.members if self.sharing is Sharing.EXCLUSIVE else ()
 
     def _limit_before(self, want: Wanted) -> tuple[int, int] | None:
         if want.bandwidth is None:
@@ -217,19 +224,55 @@ class _Attaching:
         before = self.node.provider.bandwidth(want.device.id)
         return before.min_mbps, before.max_mbps
 
-    def _attach(self, want: Wanted, seen: Seen, ipam: Ipam | None, record: Record) -> Result:
-        with ExitStack() as stack:
+    def _attach(self, want: Wanted, seen: Seen, ipam: Ipam | None) -> Result:
+        """Bring link, device and addresses together. The kernel's move takes long and leaves us nothing to do."""
+        with beside(lambda: self._attach_device(want)), ExitStack() as failing:
             running = ipam.start_add() if ipam else None
             if running:
                 self.host.stop.watch(running.process)
-                stack.callback(running.kill)
-            apply(plan_attach(want, seen), self._do)
-            given = self._given(ipam, running) if ipam and running else self._kept(record)
-            stack.pop_all()
-        configure(self.node, want, given, self._do)
-        self._set_service_level()
-        self._verify(want, given)
+                failing.callback(running.kill)
+            apply(plan_link(want, seen), self._do)
+            given = self._given(ipam, running) if ipam and running else self._kept()
+            failing.pop_all()
+            apply(_plan_addresses(self.node, want, given), self._do)
+            missing = plan_link(want, self.node.observe_link(want))
+            self._refuse_missing((*missing, *_plan_addresses(self.node, want, given)))
         return given
+
+    def _attach_device(self, want: Wanted) -> None:
+        self._allocate()
+        device = self.device
+        want = replace(want, device=device)
+        limited = device.id if want.bandwidth else ""
+        apply(plan_device(want, self.node.observe_device(Seen(), device.members, limited, device.eids)), self._do)
+        self._set_service_level()
+        seen = self.node.observe_device(Seen(), device.members, limited, device.eids)
+        self._refuse_missing(plan_device(want, seen))
+
+    def _allocate(self) -> None:
+        """Take the device from the host's manager, which may tell only then what it is made of.
+
+        The device plugin may have taken it for this pod before, then it is not ours to free.
+        """
+        if not self.record.is_allocated:
+            return
+        try:
+            self.node.provider.allocate(self.device.id)
+        except Busy as error:
+            LOG.info("the device is allocated already", extra={"device": self.device.id, "error": str(error)})
+            self._remember(replace(self.record, is_allocated=False))
+        if not self.device.members:
+            self.device = self.node.provider.device(self.device.id)
+            self._remember(replace(self.record, members=self.device.members, eids=_slots(self.device)))
+
+    def _refuse_missing(self, missing: tuple[Step, ...]) -> None:
+        """Planned again from inside the pod, nothing may be left to do.
+
+        Raises:
+            Drifted: something did not stay as it was made.
+        """
+        if missing:
+            raise Drifted(f"{self.device.id} is not as it was just made; missing: {describe(missing)}")
 
     def _given(self, ipam: Ipam, running: Running) -> Result:
         try:
@@ -251,20 +294,10 @@ class _Attaching:
         for member in self.device.members:
             self.node.provider.set_service_level(member, qos.service_level, qos.priority or 0)
 
-    def _kept(self, record: Record) -> Result:
+    def _kept(self) -> Result:
         """Without IPAM the netdev keeps the addresses it had on the host: on ipourma they are its EIDs."""
-        addresses = record.link.addresses if record.link else ()
+        addresses = self.record.link.addresses if self.record.link else ()
         return Result(ips=tuple({"address": address} for address in addresses), dns=self.request.conf.dns)
-
-    def _verify(self, want: Wanted, given: Result) -> None:
-        """Look again, from inside the pod: nothing may be left to do.
-
-        Raises:
-            Drifted: something did not stay as it was made.
-        """
-        missing = (*plan_attach(want, self.node.observe_wanted(want)), *_plan_addresses(self.node, want, given))
-        if missing:
-            raise Drifted(f"{self.device.id} is not as it was just made; missing: {describe(missing)}")
 
     def _result(self, want: Wanted, given: Result) -> Result:
         dns = self.request.conf.dns or given.dns
@@ -275,7 +308,8 @@ class _Attaching:
         shown = {key: value for key, value in interface.items() if value}
         return self.previous.with_interface(shown, given.ips, given.routes, dns)
 
-    def _finished(self, record: Record, want: Wanted, given: Result) -> Record:
+    def _finished(self, want: Wanted, given: Result) -> Record:
+        record = self.record
         link = self.node.observe_pod(want.ifname).pod if want.link else None
         known = replace(record.link, pod_index=link.index) if record.link and link else record.link
         said = {"ips": [dict(ip) for ip in given.ips], "routes": [dict(route) for route in given.routes]}
@@ -289,6 +323,10 @@ _SHARED = (
 )
 
 
+def _slots(device: Device) -> tuple[tuple[str, int, str], ...]:
+    return tuple((slot.device, slot.index, str(slot.eid)) for slot in device.eids if not slot.eid.is_zero)
+
+
 def _original(link: Link, want: Wanted, addresses: tuple[str, ...]) -> OriginalLink:
     return OriginalLink(
         link.name, link.index, link.mtu, link.mac, link.alias, link.qlen, link.is_up, link.altnames, addresses,
@@ -299,11 +337,6 @@ def _original(link: Link, want: Wanted, addresses: tuple[str, ...]) -> OriginalL
 def _delegate_environ(request: Request) -> dict[str, str]:
     """The part of the environment that DEL needs: no secrets of the runtime go to disk."""
     return {key: value for key, value in request.environ.items() if key.startswith("CNI_") or key == "PATH"}
-
-
-def configure(node: Node, want: Wanted, given: Result, do: Any) -> None:
-    """Give the link in the pod its addresses and routes."""
-    apply(_plan_addresses(node, want, given), do)
 
 
 def _plan_addresses(node: Node, want: Wanted, given: Result) -> tuple[Step, ...]:

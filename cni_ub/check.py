@@ -74,9 +74,7 @@ def _check_record(host: Host, request: Request, pod: int, record: Record, previo
 
 
 def _wanted(request: Request, record: Record, provider: Provider, previous: Result) -> Wanted:
-    device = next((device for device in provider.devices() if device.id == record.device), None)
-    if device is None:
-        raise NotFound(f"device {record.device} is not on this host any more")
+    device = provider.device(record.device)
     given = tuple(EidSlot(member, index, Eid.parse(eid)) for member, index, eid in record.eids)
     held = replace(device, members=record.members or device.members, eids=given)
     if record.link is None:

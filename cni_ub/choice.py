@@ -10,7 +10,6 @@ Source: design section 4; reference/cni.md section 7.4.
 """
 
 import json
-from collections.abc import Iterable
 from pathlib import Path
 
 from cni_ub.agent.deviceid import device_of
@@ -33,19 +32,10 @@ def choose_device(host: Host, request: Request, provider: Provider) -> Device | 
     conf = request.conf
     name = conf.device_id or _from_file(conf.device_info_file) or _from_kubelet(host, request)
     if name:
-        return _find(device_of(name), provider.devices())
+        return provider.device(device_of(name))
     if conf.is_chained:
         return None
     raise InvalidRequest("no deviceID: set it, or let Multus or the ub-agent's device plugin provide it")
-
-
-def _find(name: str, devices: Iterable[Device]) -> Device:
-    known = tuple(devices)
-    for device in known:
-        if device.is_called(name):
-            return device
-    ids = ", ".join(device.id for device in known)
-    raise NotFound(f"device {name!r} is not on this host; there are: {ids or 'none'}")
 
 
 def _from_file(path: str) -> str:

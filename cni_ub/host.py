@@ -92,5 +92,8 @@ class Absent:
     def devices(self) -> tuple[Device, ...]:
         return ()
 
+    def device(self, name: str) -> Device:
+        raise self._error
+
     def __getattr__(self, name: str) -> NoReturn:
         raise self._error

@@ -67,7 +67,12 @@ class Node:
     # What is there
 
     def observe_wanted(self, want: Wanted) -> Seen:
-        """Look at what ADD and CHECK need: the netdev on the host or, marked, in the pod; and the device."""
+        """Look at all that ADD and CHECK need."""
+        limited = want.device.id if want.bandwidth else ""
+        return self.observe_device(self.observe_link(want), want.device.members, limited, want.device.eids)
+
+    def observe_link(self, want: Wanted) -> Seen:
+        """Look at the netdev, which is on the host or, marked, in the pod."""
         pod = self._pod_link(want.ifname)
         ours = pod if pod and _is_wanted(pod, want) else None
         host = self._host.link(want.link) if want.link and not ours else None
@@ -75,9 +80,7 @@ class Node:
             host = None
         names = {want.ifname, *(host.altnames if host else ())}
         taken = frozenset(name for name in names if (link := self._pod_link(name)) and link != ours)
-        seen = Seen(host=host, pod=ours, pod_names=taken)
-        limited = want.device.id if want.bandwidth else ""
-        return self.observe_device(seen, want.device.members, limited, want.device.eids)
+        return Seen(host=host, pod=ours, pod_names=taken)
 
     def observe_held(self, held: Held, ifname: str) -> Seen:
         """Look for the netdev that DEL must bring home, wherever the pod left it."""
@@ -180,12 +183,15 @@ class Node:
         match step:
             case Limit(device=device, bandwidth=bandwidth):
                 self.provider.set_bandwidth(device, bandwidth)
-            case Expose(member=member, present=present):
-                with _namespace_reasons(f"{'expose' if present else 'unexpose'} {member}"):
-                    (self.provider.expose if present else self.provider.unexpose)(member, self._pod_fd())
+            case Expose(members=members, present=present):
+                with _namespace_reasons(f"{'expose' if present else 'unexpose'} {', '.join(members)}"):
+                    self._expose(members, present=present)
             case MoveEids(slots=slots, to=to):
                 with _namespace_reasons(f"move {len(slots)} EIDs of {slots[0].device} to the {to.value}"):
                     self._move_eids(slots, to)
+
+    def _expose(self, members: tuple[str, ...], *, present: bool) -> None:
+        (self.provider.expose_all if present else self.provider.unexpose_all)(members, self._pod_fd())
 
     def _move_eids(self, slots: tuple[EidSlot, ...], to: Side) -> None:
         if to is Side.POD:

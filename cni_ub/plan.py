@@ -113,10 +113,11 @@ def plan_attach(want: Wanted, seen: Seen) -> tuple[Step, ...]:
     Raises:
         NotFound: its netdev is neither on the host nor in the pod.
     """
-    return (*_plan_link(want, seen), *_plan_device(want, seen))
+    return (*plan_link(want, seen), *plan_device(want, seen))
 
 
-def _plan_link(want: Wanted, seen: Seen) -> tuple[Step, ...]:
+def plan_link(want: Wanted, seen: Seen) -> tuple[Step, ...]:
+    """Return the steps that bring the netdev to the pod; see ``plan_attach``."""
     if want.link is None:
         return ()
     steps: list[Step] = []
@@ -140,13 +141,16 @@ def _plan_link(want: Wanted, seen: Seen) -> tuple[Step, ...]:
     return tuple(steps)
 
 
-def _plan_device(want: Wanted, seen: Seen) -> tuple[Step, ...]:
-    """A device must be exposed before its EIDs can move. Source: reference/ub.md section 3, rule 2."""
-    hidden = [member for member in want.device.members if member not in seen.exposed]
+def plan_device(want: Wanted, seen: Seen) -> tuple[Step, ...]:
+    """Return the steps that give the device to the pod: exposed first, because only then can its EIDs move.
+
+    Source: reference/ub.md section 3, rule 2.
+    """
+    hidden = tuple(member for member in want.device.members if member not in seen.exposed)
     away = tuple(slot for slot in want.device.eids if not slot.eid.is_zero and slot not in seen.eids)
     limit = want.bandwidth if want.bandwidth not in (None, seen.bandwidth) else None
     return (
-        *(Expose(member, present=True) for member in hidden),
+        *((Expose(hidden, present=True),) if hidden else ()),
         *((MoveEids(away, Side.POD),) if away else ()),
         *((Limit(want.device.id, limit, seen.bandwidth),) if limit else ()),
     )
@@ -206,7 +210,8 @@ class Held:
 
 def plan_release(held: Held, seen: Seen) -> Release:
     """Return what gives the device back as it was before ADD. A thing that is gone plans nothing."""
-    hide = [Expose(member, present=False) for member in reversed(held.members) if member in seen.exposed]
+    shown = tuple(member for member in held.members if member in seen.exposed)
+    hide = [Expose(shown, present=False)] if shown else []
     left = tuple(slot for slot in held.eids if slot in seen.eids and slot.device not in held.members)
     back = [MoveEids(left, Side.HOST)] if left else []
     down = [SetUp(Side.POD, seen.pod.name, up=False)] if seen.pod and seen.pod.is_up else []

@@ -19,7 +19,7 @@ from cni_ub.ipam import Ipam
 from cni_ub.node import Node
 from cni_ub.plan import Held, Release, Seen, plan_release
 from cni_ub.steps import Step
-from ubhost.errors import InvalidRequest, NotFound, UbError
+from ubhost.errors import Busy, InvalidRequest, NotFound, UbError
 from ubhost.kernel import netns
 from ubhost.model import Eid
 from ubhost.provider import Bandwidth, Device, EidSlot, Provider, Sharing
@@ -31,7 +31,7 @@ HOME_PATIENCE = 2.0  # seconds
 
 @dataclass(slots=True)
 class Outcome:
-    """What became of a release: ``problems`` in words; ``is_pending``: the kernel has not returned the netdev yet."""
+    """What became of a release: ``problems`` in words; ``is_pending``: kernel or manager will take longer."""
 
     problems: list[str] = field(default_factory=list)
     is_pending: bool = False
@@ -60,15 +60,30 @@ def release(host: Host, record: Record, pod: int | None, ipam: Ipam | None) -> O
             if node:
                 problems += _do(node, plan.home)
                 problems += _do(node, plan.limits)
+                _free(node.provider, record, outcome)
     _settle(host, record, outcome)
     return outcome
+
+
+def _free(provider: Provider, record: Record, outcome: Outcome) -> None:
+    """Give the device back to the host's manager; while that is down, a later call must."""
+    if not record.is_allocated:
+        return
+    try:
+        provider.free(record.device)
+    except Busy as error:
+        LOG.warning("a device is not freed yet", extra={"device": record.device, "error": str(error)})
+        outcome.is_pending = True
+    except UbError as error:
+        outcome.problems.append(str(error))
 
 
 def _observe(node: Node, held: Held, record: Record, outcome: Outcome) -> Seen:
     """Look at the link and at the device; when the driver cannot be asked, the link is brought home all the same."""
     name = record.link.pod_name if record.link and record.link.pod_name else record.ifname
     seen = node.observe_held(held, name)
-    if held.link and not (seen.pod or seen.host):
+    if held.link and not (seen.pod or seen.host):  # only now is it worth asking the provider
+        held = replace(held, netdev=_netdev(_device_of(record, node.provider)))
         if node.fetch_stray(held) or _await_home(node, held):
             seen = node.observe_held(held, name)
         outcome.is_pending = bool(held.netdev) and seen.host is None
@@ -121,19 +136,24 @@ def _open_pod(host: Host, record: Record, given: int | None) -> int | None:
 
 def held_by(host: Host, record: Record, node: Node) -> Held:
     """Say what an attachment took. For a record that is lost, the provider and the pod itself fill in."""
-    device = _device_of(record, node.provider)
-    members = record.members or (_members_in(host, record, node, device) if record.is_damaged else ())
+    if record.is_damaged:
+        device = _device_of(record, node.provider)
+        return Held(record.device, _members_in(host, record, node, device), netdev=_netdev(device))
     limit = Bandwidth(*record.limit_mbps) if record.limit_mbps else None
     addresses = tuple(ip_interface(text) for text in record.link.addresses) if record.link else ()
     eids = tuple(EidSlot(member, index, Eid.parse(eid)) for member, index, eid in record.eids)
-    return Held(record.device, members, eids, record.link, device.netdev or "" if device else "", limit, addresses)
+    return Held(record.device, record.members, eids, record.link, "", limit, addresses)
+
+
+def _netdev(device: Device | None) -> str:
+    return device.netdev or "" if device else ""
 
 
 def _device_of(record: Record, provider: Provider) -> Device | None:
     try:
-        return next((device for device in provider.devices() if device.id == record.device), None)
+        return provider.device(record.device)
     except UbError as error:
-        LOG.warning("devices cannot be listed", extra={"error": str(error)})
+        LOG.info("a device cannot be looked at", extra={"device": record.device, "error": str(error)})
         return None
 
 

@@ -133,9 +133,9 @@ class Route:
 
 @dataclass(frozen=True, slots=True)
 class Expose:
-    """Make a kernel device appear in the pod, or vanish from it with all its EIDs."""
+    """Make the kernel devices of a device appear in the pod, or vanish from it with all their EIDs."""
 
-    member: str
+    members: tuple[str, ...]
     present: bool
 
     def undo(self) -> "Expose":

@@ -57,6 +57,7 @@ class Record:
     members: tuple[str, ...] = ()
     eids: tuple[tuple[str, int, str], ...] = ()  # kernel device, slot, EID
     link: OriginalLink | None = None
+    is_allocated: bool = False  # we asked the host's manager for the device, and are to free it
     limit_mbps: tuple[int, int] | None = None  # min, max of the device before we changed them
     delegate: Delegate | None = None
     given: dict[str, list[dict[str, Any]]] = field(default_factory=dict)  # "ips" and "routes" as in a CNI result

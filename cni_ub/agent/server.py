@@ -111,11 +111,12 @@ class HangUp(Stop):
 
     def __init__(self, connection: socket.socket) -> None:
         super().__init__()
-        self._poll = select.poll()
-        self._poll.register(connection, 0)  # POLLHUP is always reported: the caller closed both directions
+        self._connection = connection
 
     def check(self) -> None:
-        if any(event & select.POLLHUP for _, event in self._poll.poll(0)):
+        poll = select.poll()
+        poll.register(self._connection, 0)  # POLLHUP is always reported: the caller closed both directions
+        if any(event & select.POLLHUP for _, event in poll.poll(0)):
             self.request("the caller went away")
         super().check()
 

@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -99,12 +100,15 @@ class FailsAt(Stop):
         super().__init__()
         self.left = number
         self.has_fired = False
+        self._lock = threading.Lock()
 
     def check(self) -> None:
-        if self.left == 0:
-            self.has_fired = True
-            raise HostFault("refused on purpose")
-        self.left -= 1
+        with self._lock:
+            self.left -= 1
+            if self.left >= 0:
+                return
+        self.has_fired = True
+        raise HostFault("refused on purpose")
 
 
 @dataclass(slots=True)
