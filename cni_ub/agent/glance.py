@@ -1,8 +1,9 @@
 """A look at the host that costs next to nothing, taken every second: has anything changed that raises no event?
 
 The driver tells of devices that come and go. It does not tell when the state of a port or an EID changes, nor does
-UBSE when it thinks otherwise of a device. Reading just these is some dozen small files; everything is read again when
-the result differs. What is returned can only be compared.
+UBSE when it thinks otherwise of a device. Reading just the first port and the first EID of each device is some dozen
+small files; everything else that can change is read with every tenth look. All is read properly when the result
+differs. What is returned can only be compared.
 
 Source: reference/ub.md section 9 (events); kernel drivers/ub/urma/ubcore (no uevent on a port change).
 """
@@ -15,6 +16,7 @@ from ubhost.errors import UbError
 from ubhost.roots import Roots
 from ubhost.ubse.client import Ubse
 
+EVERY = 10  # looks, for what changes rarely
 _SHORT = 64  # bytes; a state or an EID is shorter
 
 
@@ -22,24 +24,37 @@ class Glance:
     def __init__(self, roots: Roots) -> None:
         self._urma = os.fspath(roots.sys / "class" / "ubcore")
         self._rdma = os.fspath(roots.sys / "class" / "infiniband")
+        self._entities = os.fspath(roots.sys / "bus" / "ub" / "devices")
         self._folders = tuple(os.fspath(path) for path in (roots.state / "attachments", roots.dev / "uburma"))
         self._ubse = Ubse(roots.ubse_socket, timeout_s=2)
+        self._count = 0
+        self._rest: object = None
 
     def __call__(self) -> object:
-        return tuple(self._files()), tuple(map(_changed, self._folders)), self._health()
+        if self._count % EVERY == 0:
+            self._rest = tuple(self._less_often())
+        self._count += 1
+        return tuple(self._often()), tuple(map(_changed, self._folders)), self._health(), self._rest
 
-    def _files(self) -> Iterator[tuple[str, bytes]]:
-        for folder, attributes in (
-            (self._urma, ("port0/state", "eids/eid0")),
-            (self._rdma, ("ports/1/state",)),
-        ):
-            for name in _names(folder):
-                for attribute in attributes:
-                    yield name, _read(f"{folder}/{name}/{attribute}")
+    def _often(self) -> Iterator[tuple[str, bytes]]:
+        for name in _names(self._urma):
+            yield name, _read(f"{self._urma}/{name}/port0/state")
+            yield name, _read(f"{self._urma}/{name}/eids/eid0")
+        for name in _names(self._rdma):
+            yield name, _read(f"{self._rdma}/{name}/ports/1/state")
+
+    def _less_often(self) -> Iterator[tuple[str, bytes]]:
+        for name in _names(self._urma):
+            folder = f"{self._urma}/{name}"
+            yield name, _read(f"{folder}/net_dev")
+            for eid in _names(f"{folder}/eids"):
+                yield eid, _read(f"{folder}/eids/{eid}")
+        for number in _names(self._entities):
+            for port in _names(f"{self._entities}/{number}"):
+                if port.startswith("port"):
+                    yield port, _read(f"{self._entities}/{number}/{port}/linkup")
 
     def _health(self) -> object:
-        if not self._ubse.is_present:
-            return None
         try:
             return self._ubse.urma_devices()
         except UbError as error:

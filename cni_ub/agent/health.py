@@ -12,7 +12,7 @@ from ubhost.model import PortState, UrmaDevice
 from ubhost.provider import Device
 
 TRUSTED_PORT = 0
-_UP = (PortState.ACTIVE, PortState.ACTIVE_DEFER)
+_NOT_DOWN = (PortState.ACTIVE, PortState.ACTIVE_DEFER, PortState.NOP)  # NOP: the driver does not tell
 
 
 def faults(device: Device, kernel: Mapping[str, UrmaDevice] | None, *, held: bool) -> tuple[str, ...]:
@@ -35,7 +35,7 @@ def _seen(device: Device, kernel: Mapping[str, UrmaDevice], *, held: bool) -> It
             yield f"{name} is gone"
             continue
         state = next((port.state for port in member.ports if port.index == TRUSTED_PORT), None)
-        if state is not None and state not in _UP:
+        if state is not None and state not in _NOT_DOWN:
             yield f"port {TRUSTED_PORT} of {name} is {state.name}"
         if not held and (not member.eids or member.eids[0].is_zero):
             yield f"{name} has lost its EID"

@@ -17,7 +17,7 @@ from cni_ub.agent.allocation import Place, natural
 from cni_ub.agent.health import faults
 from cni_ub.agent.service import Loop
 from ubhost.discovery import level_of
-from ubhost.errors import UbError
+from ubhost.errors import Busy, UbError
 from ubhost.ledger import Ledger
 from ubhost.model import Position, UrmaDevice
 from ubhost.provider import Device, Kind, Provider
@@ -28,7 +28,8 @@ from ubhost.sysfs import Folder, read_host
 from ubhost.topology import Die, Topology, topology
 
 GLANCE_S = 1.0  # a change of what raises no event is seen within this
-LOOK_S = 10.0  # everything is read again after this, whatever the glances said
+MANAGER_GRACE_S = 10.0  # UBSE may restart meanwhile; pods that ask for a device then are tried again
+LOOK_S = 60.0  # everything is read again after this, whatever the glances said
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?")  # also a legal name in CDI
 _LONGEST = deviceid.MAX - len("::9999")
 UNKNOWN = Place()
@@ -158,6 +159,7 @@ class Inventory:
         self._snapshot = Snapshot()
         self._seen: object = None
         self._looked_at = float("-inf")
+        self._down_since: float | None = None
         self._loop = Loop(self.name, self._turn, GLANCE_S)
 
     def before_announcing(self, writer: Writer) -> None:
@@ -200,14 +202,40 @@ class Inventory:
         Raises:
             UbError: the host cannot be read, or what changed cannot be written down; it is tried again next time.
         """
-        self._provider = self._provider or self._choose()
         before = self._snapshot
-        now = observe(self._provider, self._roots, self._ledger.records, before.by_id)
-        if replace(now, version=before.version) != before or not before.version:
+        down: Busy | None = None
+        try:
+            self._provider = self._provider or self._choose()
+            now = observe(self._provider, self._roots, self._ledger.records, before.by_id)
+            self._down_since = None
+        except Busy as error:
+            if not before.version:  # nothing is known yet, and nothing must be said
+                raise
+            down = error
+            now = self._while_down(before, error)
+        self._publish(now)
+        if down:
+            raise down
+
+    def _while_down(self, before: Snapshot, why: Busy) -> Snapshot:
+        """The host's manager of devices does not answer: what we know stays true for a while, then we cannot tell."""
+        now = self._clock()
+        self._down_since = now if self._down_since is None else self._down_since
+        if now - self._down_since < MANAGER_GRACE_S:
+            return before
+        return replace(before, devices=tuple(replace(state, faults=(str(why),)) for state in before.devices))
+
+    def _publish(self, now: Snapshot) -> None:
+        """Write down and then announce ``now``, if it differs from the last or that could not be written down."""
+        before = self._snapshot
+        now = replace(now, version=before.version)
+        if now != before or not before.version:
             self._unwritten = True
             _log_changes(before.by_id, now.devices)
-        snapshot = replace(now, version=before.version + 1) if self._unwritten else before
-        failures = self._write(snapshot) if self._unwritten else []
+        if not self._unwritten:
+            return
+        snapshot = replace(now, version=before.version + 1)
+        failures = self._write(snapshot)
         self._unwritten = bool(failures)
         with self._changed:
             self._snapshot = snapshot

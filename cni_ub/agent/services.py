@@ -13,7 +13,7 @@ from cni_ub.agent.metrics import Calls, Exposition
 from cni_ub.agent.nodefeatures import FeatureFile
 from cni_ub.agent.registration import KubeletRegistration
 from cni_ub.agent.service import Service
-from cni_ub.agent.settings import Resource, Settings
+from cni_ub.agent.settings import Resource, Settings, address_of
 from cni_ub.agent.webserver import WebServer
 from ubhost.ledger import Ledger
 from ubhost.provider import Device, Provider
@@ -33,9 +33,6 @@ def services(
     Args:
         others: parts that are somebody else's to start, but count for whether the agent is ready.
         calls: counts CNI calls for the metrics.
-
-    Raises:
-        InvalidRequest: the address for metrics is none.
     """
     inventory = Inventory(choose, roots, ledger, Glance(roots))
     parts: list[Service] = []
@@ -50,7 +47,7 @@ def services(
             return (*parts, *others)
 
         exposition = Exposition(lambda: inventory.snapshot, everything, calls or Calls())
-        parts.append(WebServer(settings.metrics_address, exposition, everything))
+        parts.append(WebServer(address_of(settings.metrics_address), exposition, everything))
     return tuple(parts)
 
 

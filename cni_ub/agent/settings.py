@@ -119,3 +119,17 @@ class Settings:
         doubles = sorted({name for name in names if names.count(name) > 1})
         if doubles:
             raise ValueError(f"resource {', '.join(doubles)} is given twice")
+        if self.metrics_address is not None:
+            address_of(self.metrics_address)
+
+
+def address_of(text: str) -> tuple[str, int]:
+    """Return host and port of ``127.0.0.1:9478``, ``[::1]:9478`` or ``:9478``.
+
+    Raises:
+        ValueError: it is none of these.
+    """
+    host, colon, port = text.rpartition(":")
+    if not colon or not port.isdecimal() or int(port) > 65535:
+        raise ValueError(f"metrics_address {text!r} is not of the form HOST:PORT")
+    return host.strip("[]"), int(port)

@@ -10,21 +10,11 @@ from typing import Any
 
 from cni_ub.agent.metrics import Exposition
 from cni_ub.agent.service import Service
-from ubhost.errors import HostFault, InvalidRequest
+from ubhost.errors import HostFault
+
+STOP_S = 2.0  # it looks so often whether it should stop
 
 log = logging.getLogger(__name__)
-
-
-def address_of(text: str) -> tuple[str, int]:
-    """Return host and port of ``127.0.0.1:9478``, ``[::1]:9478`` or ``:9478``.
-
-    Raises:
-        InvalidRequest: it is none of these.
-    """
-    host, colon, port = text.rpartition(":")
-    if not colon or not port.isdecimal() or int(port) > 65535:
-        raise InvalidRequest(f"metrics_address {text!r} is not of the form HOST:PORT")
-    return host.strip("[]"), int(port)
 
 
 class WebServer:
@@ -32,8 +22,10 @@ class WebServer:
 
     name = "metrics and probes"
 
-    def __init__(self, address: str, exposition: Exposition, services: Callable[[], Sequence[Service]]) -> None:
-        self._address = address_of(address)
+    def __init__(
+        self, address: tuple[str, int], exposition: Exposition, services: Callable[[], Sequence[Service]]
+    ) -> None:
+        self._address = address
         self._exposition = exposition
         self._services = services
         self._server: ThreadingHTTPServer | None = None
@@ -58,7 +50,7 @@ class WebServer:
             self._server = _server(self._address, lambda path: _answer(path, registry, self._services))
         except OSError as error:
             raise HostFault(f"cannot serve metrics at {':'.join(map(str, self._address))}: {error.strerror}") from error
-        self._thread = threading.Thread(target=self._server.serve_forever, name=self.name, daemon=True)
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(STOP_S,), name=self.name, daemon=True)
         self._thread.start()
         log.info("serving metrics", extra={"address": self._address[0], "port": self.port})
 

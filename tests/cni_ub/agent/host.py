@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from ubhost.errors import Busy
 from ubhost.provider import Device
 from ubhost.providers.grouping import Found, managed
 from ubhost.roots import Roots
@@ -22,10 +23,13 @@ class TreeProvider(FakeProvider):
         self._root = root
         self.sick: set[str] = set()
         self.listed = names
+        self.is_down = False
         super().__init__(self._look())
 
     def devices(self) -> tuple[Device, ...]:
         super().devices()  # orders to fail or to take long are met there
+        if self.is_down:
+            raise Busy("UBSE does not answer")
         return self._look()
 
     def _look(self) -> tuple[Device, ...]:

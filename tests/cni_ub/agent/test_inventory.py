@@ -8,7 +8,7 @@ import pytest
 from cni_ub.agent.glance import Glance
 from cni_ub.agent.inventory import Inventory, Snapshot
 from tests.cni_ub.agent.host import Host
-from ubhost.errors import HostFault
+from ubhost.errors import Busy, HostFault
 from ubhost.ledger import Ledger
 from ubhost.record import Record
 
@@ -65,6 +65,34 @@ def test_what_ubse_says_counts(host: Host) -> None:
     inventory = looking(host)
     host.provider.sick.add("urma_2")
     assert faults(inventory, "urma_2") == ("urma_2 is reported unhealthy",)
+
+
+def test_while_the_hosts_own_manager_is_away_the_last_word_counts_and_then_nobody_gets_a_device(host: Host) -> None:
+    now = [0.0]
+    inventory = Inventory(
+        lambda: host.provider, host.roots, Ledger(host.roots, boot_id="boot"), Glance(host.roots), clock=lambda: now[0]
+    )
+    inventory.look()
+    host.provider.is_down = True
+    for at, healthy in ((1.0, 4), (10.9, 4), (11.0, 0)):
+        now[0] = at
+        with pytest.raises(Busy):
+            inventory.look()
+        assert sum(state.is_healthy for state in inventory.snapshot.devices) == healthy
+    assert inventory.snapshot.by_id["urma_1"].faults == ("UBSE does not answer",)
+    host.provider.is_down = False
+    inventory.look()
+    assert all(state.is_healthy for state in inventory.snapshot.devices)
+
+
+def test_an_agent_that_starts_while_the_manager_is_away_says_nothing(host: Host) -> None:
+    inventory = looking(host)
+    written: list[Snapshot] = []
+    inventory.before_announcing(written.append)
+    host.provider.is_down = True
+    with pytest.raises(Busy):
+        inventory.look()
+    assert (inventory.snapshot, written) == (Snapshot(), [])
 
 
 def test_a_device_that_was_pulled_out_is_dropped_unless_a_pod_holds_it(host: Host) -> None:
