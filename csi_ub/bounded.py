@@ -2,7 +2,8 @@
 
 import threading
 from collections.abc import Callable
-from typing import TypeVar
+from concurrent.futures import Future
+from typing import Any, TypeVar
 
 from csi_ub.errors import Unreachable
 
@@ -10,39 +11,44 @@ T = TypeVar("T")
 
 
 class Bounded:
-    """Runs calls by key. While one of a key hangs, the next of that key fails at once; so one thread a key is lost."""
+    """Runs calls by key, one of a key at a time: whoever asks meanwhile gets the same answer.
+
+    So a call that never comes back costs one thread, however often it is asked for.
+    """
 
     def __init__(self) -> None:
-        self._running: set[str] = set()
+        self._running: dict[str, Future[Any]] = {}
         self._lock = threading.Lock()
 
     def run(self, key: str, call: Callable[[], T], timeout_s: float) -> T:
         """Return what ``call`` returns, or raise what it raises.
 
         Raises:
-            Unreachable: it took longer than ``timeout_s``, or an earlier one has not come back yet.
+            Unreachable: no answer within ``timeout_s``.
         """
         with self._lock:
-            if key in self._running:
-                raise Unreachable(f"{key} does not answer")
-            self._running.add(key)
-        result: list[T] = []
-        failure: list[BaseException] = []
+            future = self._running.get(key)
+            if future is None:
+                future = self._running[key] = Future()
+                threading.Thread(target=self._work, args=(key, call, future), daemon=True).start()
+        try:
+            answer: T = future.result(timeout_s)
+        except TimeoutError:
+            if future.done():
+                raise  # the call's own
+            raise Unreachable(f"{key} has not answered for {timeout_s} s") from None
+        return answer
 
-        def work() -> None:
-            try:
-                result.append(call())
-            except BaseException as error:  # handed to the caller below
-                failure.append(error)
-            finally:
-                with self._lock:
-                    self._running.discard(key)
+    def _work(self, key: str, call: Callable[[], T], future: Future[T]) -> None:
+        try:
+            result = call()
+        except BaseException as error:  # whoever waits raises it
+            self._forget(key)
+            future.set_exception(error)
+        else:
+            self._forget(key)
+            future.set_result(result)
 
-        thread = threading.Thread(target=work, name=f"bounded {key}", daemon=True)
-        thread.start()
-        thread.join(timeout_s)
-        if thread.is_alive():
-            raise Unreachable(f"{key} has not answered for {timeout_s} s")
-        if failure:
-            raise failure[0]
-        return result[0]
+    def _forget(self, key: str) -> None:
+        with self._lock:
+            del self._running[key]

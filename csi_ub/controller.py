@@ -9,7 +9,7 @@ from google.protobuf.wrappers_pb2 import Int64Value
 from ubproto.csi.v1 import csi_pb2, csi_pb2_grpc
 
 from csi_ub import answers, parameters, topology
-from csi_ub.engines.base import Engine
+from csi_ub.engines.base import Engine, Reach
 from csi_ub.errors import OutOfRange
 from csi_ub.model import Capability, CapacityRange, Snapshot, Source, Volume
 from csi_ub.mountflags import attributes
@@ -36,9 +36,8 @@ _CAPABILITIES = (
 
 
 class Controller(csi_pb2_grpc.ControllerServicer):
-    def __init__(self, volumes: Volumes, engine: Engine) -> None:
+    def __init__(self, volumes: Volumes) -> None:
         self._volumes = volumes
-        self._engine = engine
 
     def ControllerGetCapabilities(
         self, request: csi_pb2.ControllerGetCapabilitiesRequest, context: grpc.ServicerContext
@@ -65,6 +64,7 @@ class Controller(csi_pb2_grpc.ControllerServicer):
             raise InvalidRequest(
                 f"{source} lies in pool {source_pool.name!r}, the volume is asked for in {pool.name!r}"
             )
+        engine = self._volumes.engines.choose(spec.engine)
         want = Volume(
             id="",
             name=request.name,
@@ -75,9 +75,11 @@ class Controller(csi_pb2_grpc.ControllerServicer):
             modes=frozenset(each.mode for each in wanted),
             source=source,
             created=int(time.time()),
+            engine=engine.name,
         )
         _refuse_too_large(want, pool)
         volume = pool.create(want, lambda existing: _refuse_incompatible(existing, want, sizes))
+        volume = self._engine(volume).prepare(volume, pool)
         return csi_pb2.CreateVolumeResponse(volume=self._answer(volume, pool))
 
     def DeleteVolume(
@@ -86,7 +88,9 @@ class Controller(csi_pb2_grpc.ControllerServicer):
         required(volume_id=request.volume_id)
         found = self._volumes.own(request.volume_id)
         if found:
-            found[1].delete(request.volume_id)
+            volume, pool = found
+            engine = self._engine(volume)
+            pool.delete(volume.id, lambda it: engine.retire(it, pool), lambda it: engine.prepare(it, pool))
         else:
             self._volumes.refuse_foreign(request.volume_id)
         return csi_pb2.DeleteVolumeResponse()
@@ -248,12 +252,18 @@ class Controller(csi_pb2_grpc.ControllerServicer):
         if not topology.is_within(self._volumes.place, _places(wanted.requisite)):
             raise Exhausted(f"the volume is asked for in places that node {self._volumes.node} does not serve")
 
+    def _engine(self, volume: Volume) -> Engine:
+        return self._volumes.engines.named(volume.engine)
+
     def _condition(self, volume: Volume, pool: Pool) -> csi_pb2.VolumeCondition:
-        return answers.condition(lambda: self._engine.verify(volume, pool))
+        engine = self._engine(volume)
+        reach = Reach(volume.id, volume.owner, engine.context(volume, pool), pool)
+        return answers.condition(lambda: engine.verify(reach))
 
     def _answer(self, volume: Volume, pool: Pool) -> csi_pb2.Volume:
-        context = self._engine.prepare(volume, pool)
-        return answers.volume(volume, pool, context, {topology.NODE: self._volumes.place[topology.NODE]})
+        engine = self._engine(volume)
+        key = topology.SUPERNODE if engine.spans_machines else topology.NODE
+        return answers.volume(volume, pool, engine.context(volume, pool), {key: self._volumes.place[key]})
 
 
 def unsupported(wanted: tuple[Capability, ...]) -> str:

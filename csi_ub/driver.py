@@ -1,5 +1,6 @@
 """Wires the services of one driver process."""
 
+import logging
 from collections.abc import Callable
 from enum import Enum
 from functools import partial
@@ -10,15 +11,20 @@ from ubproto.csi.v1 import csi_pb2_grpc
 
 from csi_ub.config import Config, default_pool
 from csi_ub.controller import Controller
+from csi_ub.engines import Engines
 from csi_ub.engines.bind import BindEngine
+from csi_ub.engines.gluster import GlusterEngine
 from csi_ub.identity import Identity
 from csi_ub.node import Node
+from csi_ub.noderecord import Debts
 from csi_ub.nodevolumes import NodeVolumes
 from csi_ub.pool import Pool
 from csi_ub.pools import space
 from csi_ub.volumes import Volumes
-from ubhost.errors import InvalidRequest
+from ubhost.errors import InvalidRequest, UbError
 from ubhost.roots import Roots
+
+log = logging.getLogger(__name__)
 
 _LONGEST_NODE_ID = 256  # bytes, CSI spec "Size Limits"
 
@@ -40,8 +46,9 @@ def services(mode: Mode, node_id: str, config: Config, roots: Roots) -> list[Cal
     """
     if not 0 < len(node_id.encode()) <= _LONGEST_NODE_ID:
         raise InvalidRequest(f"node id {node_id!r} is not of 1 to {_LONGEST_NODE_ID} bytes")
-    volumes = Volumes(node_id, _pools(config, roots), tuple(peer.node for peer in config.peers), config.supernode)
-    engine = BindEngine()
+    peers = {peer.node: peer.address for peer in config.peers}
+    volumes = Volumes(node_id, _pools(config, roots), _engines(node_id, peers, roots), tuple(peers), config.supernode)
+    _serve(volumes)
 
     def check() -> None:
         for pool in volumes.pools:
@@ -52,13 +59,41 @@ def services(mode: Mode, node_id: str, config: Config, roots: Roots) -> list[Cal
         partial(csi_pb2_grpc.add_IdentityServicer_to_server, Identity(check)),
     ]
     if mode is not Mode.NODE:
-        controller = Controller(volumes, engine)  # type: ignore[abstract]
+        controller = Controller(volumes)  # type: ignore[abstract]
         add.append(partial(csi_pb2_grpc.add_ControllerServicer_to_server, controller))
     if mode is not Mode.CONTROLLER:
-        node = NodeVolumes(volumes, engine, roots.run.absolute() / "volumes")
+        node = NodeVolumes(volumes, roots.run.absolute() / "volumes", Debts(roots.state.absolute() / "attached"))
         node.open()
+        node.settle()
         add.append(partial(csi_pb2_grpc.add_NodeServicer_to_server, Node(node)))
     return add
+
+
+def _engines(node_id: str, peers: dict[str, str], roots: Roots) -> Engines:
+    """Return the engines of this node. Those that span machines need to know where the other machines are."""
+    hosts = {node: host for node, address in peers.items() if (host := _host(address))}
+    own = hosts.pop(node_id, None)
+    gluster = GlusterEngine(node_id, own, hosts, roots.run.absolute() / "gluster")
+    return Engines({engine.name: engine for engine in (gluster, BindEngine())})
+
+
+def _host(address: str) -> str | None:
+    """Return the host of ``host``, ``host:port`` or ``[v6]:port``; ``None`` for a socket of this machine."""
+    if address.startswith(("unix:", "/")):
+        return None
+    if address.startswith("["):
+        return address[1:].partition("]")[0]
+    return address.partition(":")[0] if address.count(":") == 1 else address
+
+
+def _serve(volumes: Volumes) -> None:
+    """Make the volumes of this node reachable again, after a reboot or the death of a daemon."""
+    for pool in volumes.pools:
+        for volume in pool.volumes.all():
+            try:
+                volumes.engines.named(volume.engine).prepare(volume, pool)
+            except UbError as error:
+                log.warning("not reachable", extra={"volume_id": volume.id, "error": str(error)})
 
 
 def _pools(config: Config, roots: Roots) -> tuple[Pool, ...]:

@@ -80,6 +80,7 @@ class Spec:
     consistency: Consistency = Consistency.STRONG
     replicas: int = 1
     pool: str | None = None  # None: the first pool of the node
+    engine: str = ""  # "": the best that the node has
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +96,7 @@ class Volume:
     """The record of a volume.
 
     ``size`` is what was asked for, in bytes (zero: nothing); ``owner`` the node whose pool holds the bytes;
-    ``created`` in seconds since 1970.
+    ``created`` in seconds since 1970; ``engine`` is how its bytes reach the nodes.
     """
 
     id: str
@@ -107,6 +108,8 @@ class Volume:
     modes: frozenset[AccessMode] = field(default_factory=frozenset)
     source: Source | None = None
     created: int = 0
+    engine: str = "bind"
+    port: int = 0  # where the owner serves it; 0 if nothing listens
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,8 +56,8 @@ class Mounter:
             match step:
                 case Folder(path, exists):
                     _make(Path(path)) if exists else _remove(Path(path))
-                case Bind(target, _, attributes, attached):
-                    self._bind(Path(target), attributes) if attached else mounts.unmount(Path(target))
+                case Bind(target, _, attributes, attached, lazy):
+                    self._bind(Path(target), attributes) if attached else mounts.unmount(Path(target), lazy=lazy)
         except OSError as error:
             raise _reason(step, error) from error
 

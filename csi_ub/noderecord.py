@@ -6,6 +6,8 @@ mount flags are kept as the attributes they became.
 """
 
 import hashlib
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -13,6 +15,7 @@ import msgspec
 
 from csi_ub.model import AccessMode, is_own_id
 from ubhost import statefile
+from ubhost.errors import HostFault
 from ubhost.kernel.mountinfo import Origin
 from ubhost.kernel.mounts import Attribute
 
@@ -32,12 +35,14 @@ class Use:
 class NodeRecord:
     """One volume on this node; the keys are paths as the mount table spells them.
 
-    ``origin`` is what every mount of the volume shows; ``pool`` the pool directory that holds its record.
+    ``origin`` is what every mount of the volume shows, ``former`` what mounts showed whose daemon died since;
+    ``context`` says how the volume is reached.
     """
 
     volume: str
-    pool: str
+    context: dict[str, str]
     origin: Origin
+    former: tuple[Origin, ...] = ()
     staged: dict[str, Use] = field(default_factory=dict)
     published: dict[str, Use] = field(default_factory=dict)
 
@@ -77,3 +82,30 @@ class NodeRecords:
         if not is_own_id(volume_id):  # a name may be anything a caller sent
             volume_id = hashlib.sha256(volume_id.encode()).hexdigest()
         return self._folder / f"{volume_id}.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Debts:
+    """Volumes that this node has attached, as a list that survives a reboot: ``folder`` holds one file for each.
+
+    After a reboot nobody unstages what is no longer mounted, and the owner would keep the volume for us for ever.
+    """
+
+    folder: Path
+
+    def add(self, volume_id: str, context: Mapping[str, str]) -> None:
+        statefile.write(self._path(volume_id), _VERSION, {"volume": volume_id, "context": dict(context)})
+
+    def remove(self, volume_id: str) -> None:
+        self._path(volume_id).unlink(missing_ok=True)
+
+    def all(self) -> Iterator[tuple[str, dict[str, str]]]:
+        """Yield the ids and the contexts of attached volumes; an unreadable file is left out."""
+        for path in sorted(self.folder.glob("*.json")):
+            with suppress(HostFault):
+                content = statefile.read(path, _VERSION)
+                if content:
+                    yield str(content["volume"]), dict(content["context"])
+
+    def _path(self, volume_id: str) -> Path:
+        return self.folder / f"{volume_id}.json"

@@ -5,32 +5,35 @@ state from which the same call, or the call that takes it back, goes on. One vol
 time; others of that volume wait a little.
 """
 
+import logging
 import os
 import stat
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from csi_ub.bounded import Bounded
-from csi_ub.engines.base import Engine
+from csi_ub.engines.base import Reach
 from csi_ub.errors import InUse, NotStaged
 from csi_ub.locks import hold
-from csi_ub.model import Attachment, Capability, Volume
+from csi_ub.model import Attachment, Capability
 from csi_ub.mounter import Mounter, canonical, see
 from csi_ub.mountflags import attributes
-from csi_ub.noderecord import NodeRecord, NodeRecords, Use
-from csi_ub.plan import plan_mount, plan_unmount
-from csi_ub.pool import Pool, boot_id
+from csi_ub.noderecord import Debts, NodeRecord, NodeRecords, Use
+from csi_ub.plan import Seen, plan_mount, plan_unmount
+from csi_ub.pool import boot_id
 from csi_ub.pools.base import Usage
 from csi_ub.steps import Bind
-from csi_ub.volumes import Volumes, attached_pool
+from csi_ub.volumes import Volumes
 from ubhost.apply import apply
 from ubhost.errors import Conflict, HostFault, NotFound, UbError, Unsupported
 from ubhost.kernel import mountinfo
 from ubhost.kernel.mountinfo import Origin
 
 _STATS_S = 3.0  # kubelet asks every minute for every volume; a hung one must not hold it up
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,22 +47,35 @@ class Stats:
 
 @dataclass(frozen=True, slots=True)
 class NodeVolumes:
-    """The volumes of node ``volumes.node``; ``run`` is the folder for its records and locks."""
+    """The volumes of node ``volumes.node``.
+
+    ``run`` is the folder for its records and locks, which die with the mounts; ``debts`` outlive a reboot.
+    """
 
     volumes: Volumes
-    engine: Engine
     run: Path
+    debts: Debts
     bounded: Bounded = field(default_factory=Bounded)
 
     def open(self) -> None:
         """Make the folders for records and locks, and sweep out records that a killed driver did not finish."""
-        for folder in (self.run, self._locks):
+        for folder in (self.run, self._locks, self.debts.folder):
             try:
                 folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             except OSError as error:
                 raise HostFault(f"cannot make {folder}: {error.strerror}") from error
-        for unfinished in self.run.glob(".*.tmp"):
+        for unfinished in (*self.run.glob(".*.tmp"), *self.debts.folder.glob(".*.tmp")):
             unfinished.unlink(missing_ok=True)
+
+    def settle(self) -> None:
+        """Give back volumes that this node had attached before a reboot, which nobody will unstage any more."""
+        for volume_id, context in self.debts.all():
+            with hold(self._locks, f"volume {volume_id}"):
+                if self._records.read(volume_id) is None:
+                    try:
+                        self._detach(self.volumes.again(volume_id, context))
+                    except UbError as error:
+                        log.warning("not given back yet", extra={"volume_id": volume_id, "error": str(error)})
 
     def stage(self, volume_id: str, staging: str, capability: Capability, context: Mapping[str, str]) -> None:
         """Mount a volume at ``staging``; nothing happens if it is there for the same use.
@@ -74,17 +90,21 @@ class NodeVolumes:
         use = Use(capability.mode, attributes(capability, is_read_only=False), capability.mount_group)
         target = canonical(staging)
         with hold(self._locks, f"volume {volume_id}"):
-            volume, pool = self.volumes.find(volume_id, context)
-            with self._source(lambda: self.engine.stage(volume, pool)) as (source, origin):
-                record = self._records.read(volume_id) or NodeRecord(volume_id, str(pool.path), origin)
+            reach = self.volumes.find(volume_id, context)
+            with self._source(reach) as (source, origin):
+                before = self._records.read(volume_id)
+                record = _with_origin(before or NodeRecord(volume_id, dict(reach.context), origin), origin)
                 seen = see(target)
-                if seen.mounts:
-                    _refuse_other_use(record.staged.get(str(target)), use, target)
-                steps = plan_mount(Bind(str(target), origin, use.attributes), seen)
-                staged = {**record.staged, str(target): use}
-                with self._noted(record, replace(record, origin=origin, pool=str(pool.path), staged=staged)):
+                _refuse_other_use(record.staged.get(str(target)), use, target, seen)
+                steps = plan_mount(Bind(str(target), origin, use.attributes), seen, frozenset(record.former))
+                if not steps and before == record and str(target) in record.staged:
+                    return
+                after = replace(record, staged={**record.staged, str(target): use})
+                with self._noted(before or NodeRecord(volume_id, dict(reach.context), origin), after):
+                    self.debts.add(volume_id, reach.context)
                     _give_to_group(source, capability.mount_group)
-                    self.engine.attach(volume, pool, Attachment(self.volumes.node, capability.mode, boot_id()))
+                    mode = capability.mode
+                    self.volumes.engine(reach).attach(reach, Attachment(self.volumes.node, mode, boot_id()))
                     apply(steps, Mounter(source).do)
 
     def unstage(self, volume_id: str, staging: str) -> None:
@@ -96,17 +116,15 @@ class NodeVolumes:
         target = canonical(staging)
         with hold(self._locks, f"volume {volume_id}"):
             record = self._records.read(volume_id)
-            seen = see(target)
-            if record and set(record.staged) <= {str(target)} and self._still_published(record):
-                raise InUse(f"volume {volume_id} is still published at {self._still_published(record)[0]}")
-            for step in plan_unmount(str(target), seen, self._ours(volume_id, record), remove=False):
-                Mounter().do(step)
+            if record and set(record.staged) <= {str(target)} and (published := self._still_published(record)):
+                raise InUse(f"volume {volume_id} is still published at {published[0]}")
+            self._unmount(volume_id, record, target, remove=False)
             if record is None:
                 return
-            staged = {path: use for path, use in record.staged.items() if path != str(target)}
-            record = replace(record, staged=staged, published=record.published if staged else {})
+            record = replace(record, staged={path: use for path, use in record.staged.items() if path != str(target)})
             if not record.staged:
-                self.engine.detach(volume_id, attached_pool(record.pool), self.volumes.node)
+                record = replace(record, published={})
+                self._detach(self.volumes.again(volume_id, record.context))
             self._records.write(record)
 
     def publish(
@@ -135,17 +153,19 @@ class NodeVolumes:
             if record is None:
                 self.volumes.find(volume_id, context)
                 raise NotStaged(f"volume {volume_id} is not staged on node {self.volumes.node}")
+            record = self._revived(record, canonical(staging))
             seen = see(target)
-            if seen.mounts:
-                _refuse_other_use(record.published.get(str(target)), use, target)
-            steps = plan_mount(Bind(str(target), record.origin, use.attributes), seen)
+            _refuse_other_use(record.published.get(str(target)), use, target, seen)
+            steps = plan_mount(Bind(str(target), record.origin, use.attributes), seen, frozenset(record.former))
             if not steps and str(target) in record.published:
                 return
             self._refuse_second_target(record, use, target)
-            after = replace(record, published={**record.published, str(target): use})
-            source = self._source(lambda: _open_staged(record, canonical(staging)))
-            with source as (descriptor, _), self._noted(record, after):
-                apply(steps, Mounter(descriptor).do)
+            source = _open_staged(record, canonical(staging))
+            try:
+                with self._noted(record, replace(record, published={**record.published, str(target): use})):
+                    apply(steps, Mounter(source).do)
+            finally:
+                os.close(source)
 
     def unpublish(self, volume_id: str, target_path: str) -> None:
         """Unmount a volume from ``target_path`` and remove the mount point; nothing happens if it is not there.
@@ -156,8 +176,7 @@ class NodeVolumes:
         target = canonical(target_path)
         with hold(self._locks, f"volume {volume_id}"):
             record = self._records.read(volume_id)
-            for step in plan_unmount(str(target), see(target), self._ours(volume_id, record), remove=True):
-                Mounter().do(step)
+            self._unmount(volume_id, record, target, remove=True)
             if record and str(target) in record.published:
                 rest = {path: use for path, use in record.published.items() if path != str(target)}
                 self._records.write(replace(record, published=rest))
@@ -169,44 +188,21 @@ class NodeVolumes:
             NotFound: the volume is not mounted there.
         """
         record = self._mounted(volume_id, path)
+        reach = self.volumes.again(volume_id, record.context)
         try:
-            return self.bounded.run(f"volume {volume_id}", lambda: self._stats(record), _STATS_S)
-        except NotFound:
-            return Stats(None, None, f"the pool of volume {volume_id} has it no more")
+            return self.bounded.run(f"statistics of volume {volume_id}", lambda: self._stats(reach), _STATS_S)
         except UbError as error:
             return Stats(None, None, str(error))
 
     def size(self, volume_id: str, path: str) -> int:
-        """Return the bytes of a volume that is mounted at ``path``.
+        """Return the bytes of a volume that is mounted at ``path``; 0 if its record lies on another machine.
 
         Raises:
-            NotFound: the volume is not mounted there, or does not exist.
+            NotFound: the volume is not mounted there.
         """
-        volume, _ = self._recorded(self._mounted(volume_id, path))
-        return volume.size
-
-    def _mounted(self, volume_id: str, path: str) -> NodeRecord:
-        record = self._records.read(volume_id)
-        target = canonical(path) if path.startswith("/") else Path(path)
-        mounted = see(target).mounts if record else ()
-        if record is None or not mounted or mounted[-1].origin != record.origin:
-            raise NotFound(f"volume {volume_id} is not mounted at {path}")
-        return record
-
-    def _recorded(self, record: NodeRecord) -> tuple[Volume, Pool]:
-        pool = attached_pool(record.pool)
-        volume = pool.volumes.find(record.volume)
-        if volume is None:
-            raise NotFound(f"volume {record.volume} does not exist in {record.pool}")
-        return volume, pool
-
-    def _stats(self, record: NodeRecord) -> Stats:
-        volume, pool = self._recorded(record)
-        self.engine.verify(volume, pool)
-        with pool.share(volume.id) as share:
-            files = os.statvfs(share.path)
-        inodes = Usage(files.f_files - files.f_ffree, files.f_files) if files.f_files else None
-        return Stats(pool.usage(volume), inodes, None)
+        reach = self.volumes.again(volume_id, self._mounted(volume_id, path).context)
+        volume = reach.pool.volumes.find(volume_id) if reach.pool else None
+        return volume.size if volume else 0
 
     @property
     def _locks(self) -> Path:
@@ -215,6 +211,15 @@ class NodeVolumes:
     @property
     def _records(self) -> NodeRecords:
         return NodeRecords(self.run)
+
+    @contextmanager
+    def _source(self, reach: Reach) -> Iterator[tuple[int, Origin]]:
+        """Bring a volume here; open the folder to bind, and tell what its mounts will show."""
+        source = self.volumes.engine(reach).stage(reach)
+        try:
+            yield source, mountinfo.origin(mountinfo.read(), source)
+        finally:
+            os.close(source)
 
     @contextmanager
     def _noted(self, before: NodeRecord, after: NodeRecord) -> Iterator[None]:
@@ -226,33 +231,72 @@ class NodeVolumes:
             self._records.write(before)
             raise
 
-    @contextmanager
-    def _source(self, open_source: Callable[[], int]) -> Iterator[tuple[int, Origin]]:
-        """Open the folder to bind, and tell what its mounts will show."""
-        source = open_source()
-        try:
-            yield source, mountinfo.origin(mountinfo.read(), source)
-        finally:
-            os.close(source)
+    def _revived(self, record: NodeRecord, staging: Path) -> NodeRecord:
+        """Return the record of a staged volume whose data daemon lives; a dead one is started again, and restaged."""
+        reach = self.volumes.again(record.volume, record.context)
+        if str(staging) not in record.staged or self.volumes.engine(reach).is_alive(reach):
+            return record
+        with self._source(reach) as (source, origin):
+            after = _with_origin(record, origin)
+            bind = Bind(str(staging), origin, record.staged[str(staging)].attributes)
+            with self._noted(record, after):
+                apply(plan_mount(bind, see(staging), frozenset(after.former)), Mounter(source).do)
+        return after
 
-    def _ours(self, volume_id: str, record: NodeRecord | None) -> frozenset[Origin]:
-        """Return what mounts of the volume show; without a record, what they would show if the volume is here."""
+    def _unmount(self, volume_id: str, record: NodeRecord | None, target: Path, *, remove: bool) -> None:
+        """Unmount the volume from ``target``. What was not recorded is ours if it shows what the volume would show."""
+        seen = see(target)
+        ours, dead = frozenset[Origin](), frozenset[Origin]()
         if record:
-            return frozenset({record.origin})
-        found = self.volumes.own(volume_id)
-        if not found:
-            return frozenset()
-        with self._source(lambda: self.engine.stage(*found)) as (_, origin):
-            return frozenset({origin})
+            reach = self.volumes.again(volume_id, record.context)
+            is_alive = not seen.mounts or self.volumes.engine(reach).is_alive(reach)
+            ours, dead = frozenset({record.origin}), frozenset(record.former)
+            if not is_alive:
+                dead |= ours
+        elif seen.mounts and self.volumes.own(volume_id):
+            with self._source(self.volumes.find(volume_id, {})) as (_, origin):
+                ours = frozenset({origin})
+        for step in plan_unmount(str(target), seen, ours, remove=remove, dead=dead):
+            Mounter().do(step)
+
+    def _detach(self, reach: Reach) -> None:
+        self.volumes.engine(reach).detach(reach, self.volumes.node)
+        self.debts.remove(reach.volume)
+
+    def _mounted(self, volume_id: str, path: str) -> NodeRecord:
+        record = self._records.read(volume_id)
+        target = canonical(path) if path.startswith("/") else Path(path)
+        mounted = see(target).mounts if record else ()
+        if record is None or not mounted or mounted[-1].origin not in (record.origin, *record.former):
+            raise NotFound(f"volume {volume_id} is not mounted at {path}")
+        return record
+
+    def _stats(self, reach: Reach) -> Stats:
+        engine = self.volumes.engine(reach)
+        engine.verify(reach)
+        folder = engine.stage(reach)
+        try:
+            files = os.fstatvfs(folder)
+        finally:
+            os.close(folder)
+        inodes = Usage(files.f_files - files.f_ffree, files.f_files) if files.f_files else None
+        return Stats(engine.usage(reach), inodes, None)
 
     def _still_published(self, record: NodeRecord) -> list[str]:
-        mounted = {mount.target for mount in mountinfo.read() if mount.origin == record.origin}
+        mounted = {mount.target for mount in mountinfo.read() if mount.origin in (record.origin, *record.former)}
         return sorted(mounted & set(record.published))
 
     def _refuse_second_target(self, record: NodeRecord, use: Use, target: Path) -> None:
         for other in self._still_published(record):
             if other != str(target) and (use.mode.is_single_target or record.published[other].mode.is_single_target):
                 raise InUse(f"volume {record.volume} is published at {other} as {record.published[other].mode.name}")
+
+
+def _with_origin(record: NodeRecord, origin: Origin) -> NodeRecord:
+    """Return the record of a volume that shows ``origin`` now: what it showed before is dead."""
+    if record.origin == origin:
+        return record
+    return replace(record, origin=origin, former=(*(each for each in record.former if each != origin), record.origin))
 
 
 def _give_to_group(folder: int, group: int | None) -> None:
@@ -278,9 +322,9 @@ def _open_staged(record: NodeRecord, staging: Path) -> int:
     return os.open(staging, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
 
 
-def _refuse_other_use(recorded: Use | None, use: Use, target: Path) -> None:
+def _refuse_other_use(recorded: Use | None, use: Use, target: Path, seen: Seen) -> None:
     """Refuse a repeated call with other arguments. A mount without a record is judged by the mount table alone."""
-    if recorded is not None and recorded != use:
+    if seen.mounts and recorded is not None and recorded != use:
         raise Conflict(f"{target} is in use as {recorded.mode.name}, {recorded.attributes!r}, not as asked for")
 
 

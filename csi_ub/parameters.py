@@ -8,7 +8,7 @@ from csi_ub.model import Consistency, Spec, VolumeType
 from ubhost.errors import InvalidRequest
 
 E = TypeVar("E", bound=Enum)
-_KEYS = frozenset({"type", "consistency", "replicas", "pool"})
+_KEYS = frozenset({"type", "consistency", "replicas", "pool", "engine"})
 _FROM_KUBERNETES = "csi.storage.k8s.io/"  # external-provisioner adds names of the claim below this prefix
 
 
@@ -25,6 +25,7 @@ def parse(parameters: Mapping[str, str], pools: frozenset[str]) -> Spec:
         type=_choice("type", given, VolumeType.FILESYSTEM, wrong),
         consistency=_choice("consistency", given, Consistency.STRONG, wrong),
         pool=given.get("pool"),
+        engine=given.get("engine", ""),
     )
     if given.get("replicas", "1") != "1":
         wrong.append(f"replicas is {given['replicas']!r}, not 1")

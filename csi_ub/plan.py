@@ -44,19 +44,25 @@ def attributes_of(mount: Mount) -> Attribute:
     return found
 
 
-def plan_mount(want: Bind, seen: Seen) -> tuple[MountStep, ...]:
+def plan_mount(want: Bind, seen: Seen, dead: frozenset[Origin] = frozenset()) -> tuple[MountStep, ...]:
     """Return the steps that mount ``want``, in order; none if exactly that is mounted.
+
+    ``dead`` are origins of the same volume whose daemon died: their mounts are taken away first.
 
     Raises:
         Conflict: something else is mounted there, or the path is no folder.
     """
-    if seen.mounts:
-        top = seen.mounts[-1]
+    corpses = tuple(_without(mount, want.target, lazy=True) for mount in reversed(seen.mounts) if mount.origin in dead)
+    living = tuple(mount for mount in seen.mounts if mount.origin not in dead)
+    if corpses and not living:
+        return (*corpses, want)
+    if living:
+        top = living[-1]
         if top.origin != want.origin:
             raise Conflict(f"{want.target} carries a mount of {top.origin.root} ({top.fstype}), not this volume")
         if attributes_of(top) != want.attributes:
             raise Conflict(f"{want.target} carries this volume with other options: {','.join(sorted(top.options))}")
-        return tuple(_without(mount, want.target) for mount in reversed(seen.mounts[1:]))
+        return (*corpses, *(_without(mount, want.target) for mount in reversed(living[1:])))
     match seen.entry:
         case Entry.MISSING:
             return (Folder(want.target), want)
@@ -66,20 +72,24 @@ def plan_mount(want: Bind, seen: Seen) -> tuple[MountStep, ...]:
             raise Conflict(f"{want.target} exists and is not a folder")
 
 
-def plan_unmount(target: str, seen: Seen, ours: frozenset[Origin], *, remove: bool) -> tuple[MountStep, ...]:
+def plan_unmount(
+    target: str, seen: Seen, ours: frozenset[Origin], *, remove: bool, dead: frozenset[Origin] = frozenset()
+) -> tuple[MountStep, ...]:
     """Return the steps that unmount all of ``ours`` from ``target`` and, if ``remove``, its mount point too.
+
+    Mounts of ``dead`` daemons are taken away even if they are in use: nobody can use them.
 
     Raises:
         InUse: something that is not ours is mounted there; it stays.
     """
     for mount in seen.mounts:
-        if mount.origin not in ours:
+        if mount.origin not in ours | dead:
             raise InUse(f"{target} carries a mount of {mount.origin.root} ({mount.fstype}) that is not this volume's")
-    steps: list[MountStep] = [_without(mount, target) for mount in reversed(seen.mounts)]
+    steps: list[MountStep] = [_without(it, target, lazy=it.origin in dead) for it in reversed(seen.mounts)]
     if remove and (seen.mounts or seen.entry is Entry.FOLDER):
         steps.append(Folder(target, exists=False))
     return tuple(steps)
 
 
-def _without(mount: Mount, target: str) -> Bind:
-    return Bind(target, mount.origin, attributes_of(mount), attached=False)
+def _without(mount: Mount, target: str, *, lazy: bool = False) -> Bind:
+    return Bind(target, mount.origin, attributes_of(mount), attached=False, lazy=lazy)

@@ -67,13 +67,25 @@ class Pool:
         """
         return self.volumes.create(want, compatible, self._fill)
 
-    def delete(self, volume_id: str) -> None:
+    def delete(self, volume_id: str, retire: Callable[[Volume], None], prepare: Callable[[Volume], object]) -> None:
         """Remove a volume and all its bytes; nothing happens if there is none of this id.
+
+        ``retire`` makes it unreachable; should somebody have attached it just before, ``prepare`` takes that back.
 
         Raises:
             InUse: a node has it attached, or something is mounted inside it; the volume is untouched.
         """
-        self.volumes.delete(volume_id, lambda volume: self._refuse_in_use(volume.id))
+
+        def refuse(volume: Volume) -> None:
+            self._refuse_in_use(volume.id)
+            retire(volume)
+            try:
+                self._refuse_in_use(volume.id)
+            except InUse:
+                prepare(volume)
+                raise
+
+        self.volumes.delete(volume_id, refuse)
 
     def snapshot(self, want: Snapshot, compatible: Callable[[Snapshot], None]) -> Snapshot:
         """Return the snapshot called ``want.name`` of volume ``want.volume``; see ``Shelf.create``.
@@ -120,14 +132,15 @@ class Pool:
                 os.close(share)
 
     def users(self, volume_id: str) -> tuple[Attachment, ...]:
-        """Return the nodes that use a volume; those of an earlier boot do so no longer.
+        """Return the nodes that use a volume; those of an earlier boot of the only machine do so no longer.
 
         Raises:
             NotFound: no such volume.
         """
-        boot = boot_id()
+        volume, boot = self.volumes.find(volume_id), boot_id()
+        is_one_machine = volume is None or volume.port == 0
         with self.share(volume_id) as share:
-            return tuple(each for each in share.attachments() if each.boot == boot)
+            return tuple(each for each in share.attachments() if each.boot == boot or not is_one_machine)
 
     def _fill(self, share: Path, volume: Volume) -> None:
         if volume.source is None:
@@ -167,12 +180,16 @@ class Pool:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """The open share of a volume: ``descriptor`` (O_PATH), a ``path`` through it, and the folder of its locks."""
+    """The open share of a volume: ``descriptor`` (O_PATH), a ``path`` through it, and the folder of its locks.
+
+    ``is_one_machine``: all nodes that use it run on one kernel, so an attachment of another boot is void.
+    """
 
     volume: str
     path: Path
     descriptor: int
     locks: Path
+    is_one_machine: bool = True
 
     def open_data(self) -> int:
         """Return a descriptor of the folder that pods see, good for binding.
@@ -195,7 +212,7 @@ class Share:
         """
         with hold(self.locks, f"volume {self.volume}"):
             for other in self.attachments():
-                if other.node == attachment.node or other.boot != attachment.boot:
+                if other.node == attachment.node or (self.is_one_machine and other.boot != attachment.boot):
                     continue
                 if other.mode.is_single_node or attachment.mode.is_single_node:
                     raise InUse(f"volume {self.volume} is in use on node {other.node} as {other.mode.name}")

@@ -19,12 +19,16 @@ class Folder:
 
 @dataclass(frozen=True, slots=True)
 class Bind:
-    """``target`` shows ``origin``, with ``attributes`` on this mount alone; or no longer."""
+    """``target`` shows ``origin``, with ``attributes`` on this mount alone; or no longer.
+
+    ``lazy`` takes a mount away whose daemon is dead, whoever has files open on it.
+    """
 
     target: str
     origin: Origin
     attributes: Attribute
     attached: bool = True
+    lazy: bool = False
 
     def undo(self) -> "Bind":
         return replace(self, attached=not self.attached)

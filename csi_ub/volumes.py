@@ -7,6 +7,8 @@ from pathlib import Path
 
 from csi_ub import topology
 from csi_ub.config import PoolType
+from csi_ub.engines import Engines
+from csi_ub.engines.base import Engine, Reach
 from csi_ub.model import Snapshot, Volume, is_own_id, is_owned_by
 from csi_ub.pool import Pool
 from csi_ub.pools import space
@@ -20,6 +22,7 @@ class Volumes:
 
     node: str
     pools: tuple[Pool, ...]
+    engines: Engines
     others: tuple[str, ...] = ()  # names of the peers
     supernode: str = "default"
 
@@ -44,28 +47,39 @@ class Volumes:
                 return snapshot, pool
         return None
 
-    def find(self, volume_id: str, context: Mapping[str, str]) -> tuple[Volume, Pool]:
-        """Return a volume and the pool to reach it by; ``context`` is what its CreateVolume returned.
+    def find(self, volume_id: str, context: Mapping[str, str]) -> Reach:
+        """Return how this node reaches a volume; ``context`` is what its CreateVolume returned.
 
         Raises:
             NotFound: no such volume.
-            Unsupported: it lies on another machine, which no engine of this driver reaches.
+            Unsupported: it lies on another machine, and its engine does not reach that far.
         """
         found = self.own(volume_id)
         if found:
-            return found
-        if not is_own_id(volume_id):
+            volume, pool = found
+            return Reach(volume_id, volume.owner, self.engines.named(volume.engine).context(volume, pool), pool)
+        owner = context.get("owner", "")
+        if not is_own_id(volume_id) or not is_owned_by(volume_id, owner) or owner == self.node:
             raise NotFound(f"volume {volume_id!r} does not exist")
-        pool = _neighbour(context.get("path", ""))
-        volume = pool.volumes.find(volume_id) if pool else None
-        if pool and volume and volume.owner == context.get("owner"):
-            return volume, pool
-        if is_owned_by(volume_id, self.node) or "owner" not in context:
-            raise NotFound(f"volume {volume_id} does not exist")
+        if self.engines.named(context.get("engine", "")).spans_machines:
+            return Reach(volume_id, owner, dict(context), None)
+        neighbour = _neighbour(context.get("path", ""))
+        if neighbour and neighbour.volumes.find(volume_id):
+            return Reach(volume_id, owner, dict(context), neighbour)
         raise Unsupported(
-            f"volume {volume_id} belongs to node {context['owner']}, whose pool is not on this machine: "
-            "engine bind does not reach it"
+            f"volume {volume_id} belongs to node {owner}, whose pool is not on this machine: engine "
+            f"{context.get('engine')!r} does not reach it"
         )
+
+    def again(self, volume_id: str, context: Mapping[str, str]) -> Reach:
+        """Return how this node reached a volume that may have gone since."""
+        path = context.get("path", "")
+        own = next((pool for pool in self.pools if pool.name == context.get("pool")), None)
+        pool = own if context.get("owner") == self.node else (attached_pool(path) if path else None)
+        return Reach(volume_id, context.get("owner", ""), context, pool)
+
+    def engine(self, reach: Reach) -> Engine:
+        return self.engines.named(reach.context.get("engine", ""))
 
     def refuse_foreign(self, volume_id: str) -> None:
         """Raise ``Unsupported`` for the id of another node's volume: saying "deleted" would leak its bytes."""

@@ -1,36 +1,72 @@
 """The interface that every engine has.
 
 A volume has one authority: the pool that holds its record. An engine brings its bytes to a node. The life of a
-volume: ``prepare`` once at the authority; then on each node ``attach`` (the authority agrees), ``stage`` (the bytes
-are here), ``verify`` and ``stats`` as often as somebody asks, ``detach``. ``switch`` changes how, for engines that
-can. What an engine does not have it does not define; callers ask for the protocol they need.
+volume: ``prepare`` once at the authority; then on each node ``stage`` (the bytes are here), ``attach`` (the authority
+agrees), ``verify`` and ``usage`` as often as somebody asks, ``detach``; at last ``retire`` at the authority. Another
+engine (CephFS for those who have a Ceph cluster, shared UB memory) is one more class with these methods, and one more
+line in ``csi_ub.engines``.
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Protocol
 
 from csi_ub.model import Attachment, Volume
 from csi_ub.pool import Pool
+from csi_ub.pools.base import Usage
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """How a node reaches a volume: what ``context`` returned for it, and its pool if that is on this machine."""
+
+    volume: str
+    owner: str
+    context: Mapping[str, str]
+    pool: Pool | None
 
 
 class Engine(Protocol):
-    """Every method may raise ``HostFault``."""
+    """Every method may raise ``HostFault``. ``spans_machines``: nodes of the whole super-node reach its volumes."""
 
-    def prepare(self, volume: Volume, pool: Pool) -> Mapping[str, str]:
-        """Return the volume context: what another node must know to reach the volume, no secrets."""
+    name: str
+    spans_machines: bool
 
-    def attach(self, volume: Volume, pool: Pool, attachment: Attachment) -> None:
-        """Let the authority note that a node uses the volume.
+    def check(self) -> None:
+        """Raise ``Unsupported`` if this node lacks what the engine needs."""
+
+    def prepare(self, volume: Volume, pool: Pool) -> Volume:
+        """Make a new volume reachable, or one from before the driver started; return its record, completed."""
+
+    def context(self, volume: Volume, pool: Pool) -> Mapping[str, str]:
+        """Return what another node must know to reach the volume; no secrets."""
+
+    def stage(self, reach: Reach) -> int:
+        """Bring the volume here; return a descriptor of the folder that pods see, good for binding.
+
+        Raises:
+            NotFound: there is no such volume.
+            Unreachable: its owner does not answer.
+        """
+
+    def attach(self, reach: Reach, attachment: Attachment) -> None:
+        """Let the authority note that a node uses the volume, which is staged here.
 
         Raises:
             InUse: another node has it, and one of the two wants it for itself.
         """
 
-    def stage(self, volume: Volume, pool: Pool) -> int:
-        """Bring the volume here; return a descriptor of its top folder, good for binding."""
+    def is_alive(self, reach: Reach) -> bool:
+        """Whether what ``stage`` brought here still works; never hangs."""
 
-    def verify(self, volume: Volume, pool: Pool) -> None:
-        """Raise what is wrong with the volume as seen from here; touch no data that could hang."""
+    def verify(self, reach: Reach) -> None:
+        """Raise what is wrong with the volume as seen from here; never hangs."""
 
-    def detach(self, volume_id: str, pool: Pool, node: str) -> None:
-        """Let the authority forget the node; it may be forgotten already."""
+    def usage(self, reach: Reach) -> Usage | None:
+        """Return what the volume uses, or ``None`` if that cannot be told from here."""
+
+    def detach(self, reach: Reach, node: str) -> None:
+        """Let the authority forget the node, and let go of the volume here; both may be done already."""
+
+    def retire(self, volume: Volume, pool: Pool) -> None:
+        """Stop making the volume reachable, before it is deleted."""

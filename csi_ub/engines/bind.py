@@ -9,29 +9,60 @@ import os
 from collections.abc import Mapping
 from contextlib import suppress
 
+from csi_ub.engines.base import Reach
 from csi_ub.model import Attachment, Volume
 from csi_ub.pool import Pool
+from csi_ub.pools.base import Usage
 from ubhost.errors import NotFound
-
-NAME = "bind"
 
 
 class BindEngine:
-    def prepare(self, volume: Volume, pool: Pool) -> Mapping[str, str]:
-        return {"engine": NAME, "owner": volume.owner, "pool": pool.name, "path": str(pool.path)}
+    name = "bind"
+    spans_machines = False
 
-    def attach(self, volume: Volume, pool: Pool, attachment: Attachment) -> None:
-        with pool.share(volume.id) as share:
-            share.attach(attachment)
+    def check(self) -> None:
+        """It needs nothing."""
 
-    def stage(self, volume: Volume, pool: Pool) -> int:
-        with pool.share(volume.id) as share:
+    def prepare(self, volume: Volume, pool: Pool) -> Volume:
+        return volume
+
+    def context(self, volume: Volume, pool: Pool) -> Mapping[str, str]:
+        return {"engine": self.name, "owner": volume.owner, "pool": volume.pool, "path": str(pool.path)}
+
+    def stage(self, reach: Reach) -> int:
+        with _pool(reach).share(reach.volume) as share:
             return share.open_data()
 
-    def verify(self, volume: Volume, pool: Pool) -> None:
-        with pool.share(volume.id) as share:
-            os.close(share.open_data())
+    def attach(self, reach: Reach, attachment: Attachment) -> None:
+        with _pool(reach).share(reach.volume) as share:
+            share.attach(attachment)
 
-    def detach(self, volume_id: str, pool: Pool, node: str) -> None:
-        with suppress(NotFound), pool.share(volume_id) as share:
+    def is_alive(self, reach: Reach) -> bool:
+        return True  # there is no daemon that could die
+
+    def verify(self, reach: Reach) -> None:
+        _record(reach)
+        os.close(self.stage(reach))
+
+    def usage(self, reach: Reach) -> Usage | None:
+        return _pool(reach).usage(_record(reach))
+
+    def detach(self, reach: Reach, node: str) -> None:
+        with suppress(NotFound), _pool(reach).share(reach.volume) as share:
             share.detach(node)
+
+    def retire(self, volume: Volume, pool: Pool) -> None:
+        """Nothing runs for it."""
+
+
+def _pool(reach: Reach) -> Pool:
+    if reach.pool is None:
+        raise NotFound(f"the pool of volume {reach.volume} is not on this machine")
+    return reach.pool
+
+
+def _record(reach: Reach) -> Volume:
+    volume = _pool(reach).volumes.find(reach.volume)
+    if volume is None:
+        raise NotFound(f"volume {reach.volume} does not exist")
+    return volume

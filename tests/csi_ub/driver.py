@@ -63,12 +63,18 @@ class Driver:
 
     @classmethod
     def start(
-        cls, folder: Path, node: str, mode: str = "all", config: dict[str, object] | None = None, suffix: str = ""
+        cls,
+        folder: Path,
+        node: str,
+        mode: str = "all",
+        config: dict[str, object] | None = None,
+        suffix: str = "",
+        within: tuple[str, ...] = (),
     ) -> "Driver":
         root = folder / node
         root.mkdir(exist_ok=True)
         socket = root / f"csi{suffix}.sock"
-        arguments = [*command(), "--mode", mode, "--endpoint", f"unix://{socket}", "--node-id", node]
+        arguments = [*within, *command(), "--mode", mode, "--endpoint", f"unix://{socket}", "--node-id", node]
         if config is not None:
             file = root / f"config{suffix}.yaml"
             file.write_text(yaml.safe_dump(config))

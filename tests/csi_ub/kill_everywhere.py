@@ -21,8 +21,10 @@ from ubproto.csi.v1 import csi_pb2 as csi
 
 from csi_ub.config import PoolType
 from csi_ub.controller import Controller
+from csi_ub.engines import Engines
 from csi_ub.engines.bind import BindEngine
 from csi_ub.node import Node
+from csi_ub.noderecord import Debts
 from csi_ub.nodevolumes import NodeVolumes
 from csi_ub.pool import Pool
 from csi_ub.pools import space
@@ -51,11 +53,11 @@ class World:
         (folder / "pool").mkdir(exist_ok=True)
         self.pool = Pool("default", folder / "pool", space(PoolType.DIR))
         self.pool.open()
-        volumes = Volumes("node0", (self.pool,))
-        engine = BindEngine()
-        node = NodeVolumes(volumes, engine, folder / "run")
+        volumes = Volumes("node0", (self.pool,), Engines({"bind": BindEngine()}))
+        node = NodeVolumes(volumes, folder / "run", Debts(folder / "state"))
         node.open()
-        self.controller: Any = Controller(volumes, engine)  # type: ignore[abstract]
+        node.settle()
+        self.controller: Any = Controller(volumes)  # type: ignore[abstract]
         self.node: Any = Node(node)
         self.staging, self.target = folder / "staging", folder / "pods/target"
 
@@ -96,6 +98,7 @@ class World:
             "published": len(mountinfo.at(mounts, self.target)),
             "target": self.target.exists(),
             "records": [path.read_text() for path in records],
+            "debts": len(list((self.folder / "state").iterdir())),
             "attached": len(list((self.pool.path / "volumes").glob("*/share/nodes/*.json"))),
         }
 

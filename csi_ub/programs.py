@@ -1,0 +1,71 @@
+"""Start the programs of others: data daemons and their tools.
+
+They get a clean environment: a packaged driver carries libraries of its own, which must not reach them. A daemon
+puts itself into the background and outlives the driver; nothing here waits for one or ends one by its name.
+"""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+from ubhost.errors import HostFault, Unsupported
+
+
+def find(program: str) -> str:
+    """Return the path of a program.
+
+    Raises:
+        Unsupported: it is not installed.
+    """
+    path = shutil.which(program, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin:/usr/local/sbin")
+    if path is None:
+        raise Unsupported(f"{program} is not installed on this node")
+    return path
+
+
+def run(command: Sequence[str], *, timeout_s: float = 20) -> str:
+    """Run a program to its end (a daemon: until it is in the background); return what it printed.
+
+    Raises:
+        Unsupported: it is not installed.
+        HostFault: it failed or took too long; the message ends with what it said last.
+    """
+    program = find(command[0])
+    try:
+        done = subprocess.run(
+            [program, *command[1:]],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            env=environment(),
+            cwd="/",
+            timeout=timeout_s,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise HostFault(f"{command[0]} did not run: {error}") from error
+    if done.returncode:
+        raise HostFault(f"{command[0]} failed with {done.returncode}: {done.stdout.strip()[-300:]}")
+    return done.stdout
+
+
+def environment() -> dict[str, str]:
+    """Return the environment for the programs of others: without the libraries of a packaged driver."""
+    clean = {key: value for key, value in os.environ.items() if not key.startswith(("LD_LIBRARY_PATH", "_PYI", "CSI_"))}
+    if "LD_LIBRARY_PATH_ORIG" in os.environ:
+        clean["LD_LIBRARY_PATH"] = os.environ["LD_LIBRARY_PATH_ORIG"]
+    return clean
+
+
+def is_running(pid_file: Path, argument: str) -> int | None:
+    """Return the process that ``pid_file`` names if it runs with ``argument``; a number alone may be reused."""
+    try:
+        pid = int(pid_file.read_text(encoding="ascii"))
+        arguments = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except (OSError, ValueError):
+        return None
+    return pid if os.fsencode(argument) in arguments else None

@@ -1,0 +1,237 @@
+"""Strong volumes between nodes with networks of their own: the GlusterFS engine."""
+
+import fcntl
+import os
+import shutil
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import grpc
+import pytest
+from ubproto.csi.v1 import csi_pb2 as csi
+
+from tests.csi_ub import netns
+from tests.csi_ub.driver import RWO, Driver, StartDriver, refused
+from ubhost.kernel import mountinfo
+
+pytestmark = [
+    pytest.mark.kernel,
+    pytest.mark.skipif(not shutil.which("glusterfsd"), reason="glusterfs-server is not installed"),
+]
+Code = grpc.StatusCode
+NODES = ["node0", "node1", "node2"]
+
+
+@pytest.fixture
+def nodes(start: StartDriver) -> Iterator[list[Driver]]:
+    """Three drivers, each in a network namespace; their data daemons are ended afterwards."""
+    with netns.network(NODES) as addresses:
+        peers = [{"node": name, "address": address} for name, address in addresses.items()]
+        drivers = [start(name, config={"peers": peers}, within=tuple(netns.inside(name))) for name in NODES]
+        yield drivers
+        for driver in drivers:
+            driver.stop()
+            for pid in daemons(driver, "brick") + daemons(driver, "client"):
+                os.kill(pid, signal.SIGKILL)
+
+
+def daemons(driver: Driver, kind: str) -> list[int]:
+    """Return the data daemons of a node that run."""
+    pids = [int(path.read_text()) for path in (driver.root / "run/ub-node/gluster").glob(f"*.{kind}.pid")]
+    return [pid for pid in pids if is_running(pid)]
+
+
+def is_running(pid: int) -> bool:
+    """Whether a process runs; one that ended has no command line, even while nobody has waited for it."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes() != b""
+    except FileNotFoundError:
+        return False
+
+
+def kill(driver: Driver, kind: str) -> None:
+    for pid in daemons(driver, kind):
+        os.kill(pid, signal.SIGKILL)
+        wait(lambda pid=pid: not is_running(pid))  # type: ignore[misc]
+
+
+def wait(until: Callable[[], bool], timeout_s: float = 20) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not until():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def condition(driver: Driver, volume: csi.Volume, path: Path) -> csi.VolumeCondition:
+    request = csi.NodeGetVolumeStatsRequest(volume_id=volume.volume_id, volume_path=str(path))
+    return driver.rpc.NodeGetVolumeStats(request).volume_condition
+
+
+def test_three_nodes_see_each_write_at_once_and_share_locks(nodes: list[Driver]) -> None:
+    volume = nodes[0].create()
+    assert volume.volume_context["engine"] == "glusterfs"
+    assert [dict(each.segments) for each in volume.accessible_topology] == [
+        {"topology.unifiedbus.com/supernode": "default"}
+    ]
+    targets = []
+    for node in nodes:
+        node.stage(volume)
+        targets.append(node.publish(volume))
+    (targets[0] / "file").write_text("first")
+    with (targets[1] / "file").open("r+") as there, (targets[2] / "file").open() as reader:
+        assert reader.read() == "first"
+        there.write("other")
+        there.flush()
+        reader.seek(0)
+        assert reader.read() == "other"
+        fcntl.flock(there, fcntl.LOCK_EX)
+        with pytest.raises(BlockingIOError):
+            fcntl.flock(reader, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        fcntl.flock(there, fcntl.LOCK_UN)  # GlusterFS keeps both kinds in one table: they exclude one another
+        fcntl.lockf(there, fcntl.LOCK_EX)
+        with (targets[0] / "file").open("r+") as third, pytest.raises(OSError, match="unavailable"):
+            fcntl.lockf(third, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    with refused(Code.FAILED_PRECONDITION, naming="node0"):
+        nodes[0].delete(volume.volume_id)
+    for node in nodes:
+        node.unpublish(volume)
+        node.unstage(volume)
+        assert daemons(node, "client") == []
+    nodes[0].delete(volume.volume_id)
+    assert daemons(nodes[0], "brick") == []
+
+
+def test_a_single_node_volume_is_refused_to_a_second_machine(nodes: list[Driver]) -> None:
+    volume = nodes[0].create(mode=RWO)
+    nodes[1].stage(volume, RWO)
+    with refused(Code.FAILED_PRECONDITION, naming="node1"):
+        nodes[2].stage(volume, RWO)
+    assert mountinfo.at(mountinfo.read(), nodes[2].staging(volume)) == ()
+    nodes[1].unstage(volume)
+    nodes[2].stage(volume, RWO)
+
+
+def test_data_daemons_outlive_the_driver(nodes: list[Driver]) -> None:
+    volume = nodes[0].create()
+    nodes[1].stage(volume)
+    target = nodes[1].publish(volume)
+    with (target / "file").open("w") as held:
+        for node in nodes[:2]:
+            node.kill()
+        held.write("still here")
+        held.flush()
+        for node in nodes[:2]:
+            node.restart()
+        assert len(daemons(nodes[0], "brick")) == len(daemons(nodes[1], "client")) == 1
+        held.write(" and here")
+    assert (target / "file").read_text() == "still here and here"
+    nodes[1].publish(volume)
+    assert len(mountinfo.at(mountinfo.read(), target)) == 1
+    assert not condition(nodes[1], volume, target).abnormal
+
+
+def test_a_dead_client_is_seen_replaced_and_taken_away(nodes: list[Driver]) -> None:
+    volume = nodes[0].create()
+    node = nodes[1]
+    node.stage(volume)
+    first, second = node.publish(volume, "pod1"), node.publish(volume, "pod2")
+    (first / "file").write_text("kept")
+    kill(node, "client")
+    with pytest.raises(OSError, match=r"not connected|connection abort"):
+        (first / "file").read_text()
+    assert condition(node, volume, first).abnormal
+    node.publish(volume, "pod1")
+    assert (first / "file").read_text() == "kept"
+    assert len(mountinfo.at(mountinfo.read(), first)) == 1
+    node.stage(volume)
+    node.unpublish(volume, "pod2")
+    assert not second.exists()
+    kill(node, "client")
+    node.unpublish(volume, "pod1")
+    node.unstage(volume)
+    nodes[0].delete(volume.volume_id)
+
+
+def test_a_dead_brick_makes_the_volume_abnormal_until_the_driver_brings_it_back(nodes: list[Driver]) -> None:
+    volume = nodes[0].create()
+    nodes[1].stage(volume)
+    target = nodes[1].publish(volume)
+    with (target / "file").open("w") as held:
+        held.write("before")
+        held.flush()
+        kill(nodes[0], "brick")
+        wait(lambda: condition(nodes[1], volume, target).abnormal)
+        assert "node0" in condition(nodes[1], volume, target).message
+        got = nodes[0].controller.ControllerGetVolume(csi.ControllerGetVolumeRequest(volume_id=volume.volume_id))
+        assert got.status.volume_condition.abnormal
+        nodes[1].publish(volume)  # a repeated call is answered from what this node knows
+        nodes[0].stop()
+        nodes[0].restart()
+        wait(lambda: not condition(nodes[1], volume, target).abnormal)
+        held.write(" and after")
+    assert (target / "file").read_text() == "before and after"
+
+
+def test_a_hung_client_holds_up_nobody_else(nodes: list[Driver]) -> None:
+    hung, well = nodes[0].create("hung"), nodes[0].create("well")
+    node = nodes[1]
+    node.stage(hung)
+    target = node.publish(hung)
+    (pid,) = daemons(node, "client")
+    node.stage(well)
+    other = node.publish(well)
+    threads = len(list(Path(f"/proc/{node.process.pid}/task").iterdir()))
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        for _ in range(5):
+            started = time.monotonic()
+            assert condition(node, hung, target).abnormal
+            assert time.monotonic() - started < 5
+        started = time.monotonic()
+        node.identity.Probe(csi.ProbeRequest())
+        assert not condition(node, well, other).abnormal
+        assert time.monotonic() - started < 1
+        assert len(list(Path(f"/proc/{node.process.pid}/task").iterdir())) < threads + 70
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    wait(lambda: not condition(node, hung, target).abnormal)
+
+
+def test_a_node_cut_off_fails_instead_of_diverging(nodes: list[Driver]) -> None:
+    volume = nodes[0].create()
+    for node in nodes[:2]:
+        node.stage(volume)
+    here, there = nodes[0].publish(volume), nodes[1].publish(volume)
+    (there / "file").write_text("before")
+    netns.cut("node1", 1, off=True)
+    with pytest.raises(OSError, match=r"not connected|Input/output"):
+        (there / "file").write_text("lost")
+    (here / "file").write_text("meanwhile")
+    netns.cut("node1", 1, off=False)
+    wait(lambda: not condition(nodes[1], volume, there).abnormal, 40)
+    assert (there / "file").read_text() == "meanwhile"
+
+
+def test_a_reboot_of_a_node_gives_its_volumes_back(nodes: list[Driver]) -> None:
+    volume = nodes[0].create()
+    node = nodes[1]
+    node.stage(volume)
+    node.kill()
+    kill(node, "client")
+    for mount in reversed(mountinfo.below(mountinfo.read(), node.root)):
+        os.system(f"umount -l {mount.target}")
+    shutil.rmtree(node.root / "run/ub-node")
+    node.restart()
+    nodes[0].delete(volume.volume_id)
+
+
+def test_a_volume_of_a_stranger_is_not_reached(nodes: list[Driver], start: StartDriver) -> None:
+    volume = nodes[0].create()
+    stranger = start("node9", config={"peers": [{"node": "node1", "address": "10.77.9.2"}]})
+    with refused(Code.FAILED_PRECONDITION, naming="node0"):
+        stranger.stage(volume)
+    volume.volume_context["port"] = "1; rm -rf /"
+    with refused(Code.NOT_FOUND):
+        nodes[1].stage(volume)
