@@ -41,10 +41,13 @@ test-binary:    ## the tests of the built executables
 test-chart:     ## the Helm chart, against the Kubernetes API (needs Go for its tools)
 	@packaging/setup test && .venv/bin/pytest -m chart
 
+release:        ## dist/ub-node-VERSION-linux-ARCH.tar.gz, its checksums and SBOM
+	@packaging/setup build && $(PY) packaging/release.py
+
 bench-startup:  ## how fast ub-cni starts, against bare Python and Debian's bridge
 	@packaging/setup demo && packaging/setup build && $(PY) packaging/build.py && $(PY) -m bench.startup
 
 e2e:            ## the built executables on a real node: QEMU, containerd, three NUMA nodes
 	@packaging/setup e2e && $(PY) -m e2e
 
-.PHONY: conformance help setup demo test test-kernel test-binary test-chart bench-startup lint fmt type proto build e2e
+.PHONY: conformance help setup demo test test-kernel test-binary test-chart release bench-startup lint fmt type proto build e2e

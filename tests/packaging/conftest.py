@@ -1,5 +1,6 @@
 """What the tests of the built executables share."""
 
+import os
 import subprocess
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -10,6 +11,15 @@ ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = ("ub-cni", "ub-agent", "ub-csi", "nri-qos", "ubnode")
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+def git(*arguments: str) -> str:
+    """The output of git in the repository, whoever owns it."""
+    safe = {"GIT_CONFIG_COUNT": "1", "GIT_CONFIG_KEY_0": "safe.directory", "GIT_CONFIG_VALUE_0": str(ROOT)}
+    done = subprocess.run(
+        ["git", *arguments], cwd=ROOT, env={**os.environ, **safe}, capture_output=True, text=True, check=True
+    )
+    return done.stdout
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,5 @@
 """What is in the repository: scripts that a shell can read, and no file that belongs to one machine only."""
 
-import os
 import re
 import shutil
 import subprocess
@@ -8,19 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.packaging.conftest import ROOT
+from tests.packaging.conftest import ROOT, git
 
 # Written in two parts, or this file would find itself.
 MACHINE_PATHS = re.compile("/wo" "rk/(main|shared)|/ro" r"ot/\.|/ho" r"me/[a-z]|\.py" "env/")
 PICTURES = {".png", ".svg", ".ico"}
-
-
-def git(*arguments: str) -> str:
-    safe = {"GIT_CONFIG_COUNT": "1", "GIT_CONFIG_KEY_0": "safe.directory", "GIT_CONFIG_VALUE_0": str(ROOT)}
-    done = subprocess.run(
-        ["git", *arguments], cwd=ROOT, env={**os.environ, **safe}, capture_output=True, text=True, check=True
-    )
-    return done.stdout
 
 
 @pytest.fixture(scope="module")
