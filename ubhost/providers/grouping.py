@@ -24,14 +24,17 @@ _UP = (PortState.ACTIVE, PortState.ACTIVE_DEFER)
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Everything known of the kernel's devices; ``numa`` by UB entity number."""
+    """Everything known of the kernel's devices; ``numa`` by UB entity number, ``by_id`` their names by entity id."""
 
     devices: Mapping[str, UrmaDevice]
     numa: Mapping[str, int | None]
+    by_id: Mapping[int, str]
 
     @classmethod
     def of(cls, devices: Iterable[UrmaDevice], numa: Mapping[str, int | None]) -> "Found":
-        return cls({device.name: device for device in devices}, numa)
+        known = {device.name: device for device in devices}
+        by_id = {number: name for name, d in known.items() if (number := _entity_id(d)) is not None}
+        return cls(known, numa, by_id)
 
 
 def managed(found: Found, infos: Iterable[UrmaInfo], allocated: Mapping[str, UrmaPaths]) -> tuple[Device, ...]:
@@ -68,8 +71,7 @@ def _entities(bonding: str, found: Found) -> tuple[str, ...]:
     eid = next((eid for eid in (*device.eids[:1], device.guid) if eid is not None and not eid.is_zero), None)
     if eid is None:
         return ()
-    by_id = {entity_id: name for name, d in found.devices.items() if (entity_id := _entity_id(d)) is not None}
-    names = tuple(by_id.get(eid.words[at], "") for at in (2, 3))
+    names = tuple(found.by_id.get(eid.words[at], "") for at in (2, 3))
     return names if all(names) and names[0] != names[1] else ()
 
 
