@@ -9,12 +9,13 @@ from typing import Any
 
 from ubhost.capacity import capacity
 from ubhost.changes import Change
-from ubhost.discovery import Discovery, discover
+from ubhost.discovery import Discovery
 from ubhost.kernel.netns import open_netns
 from ubhost.providers import AUTO, choose
 from ubhost.roots import Roots
 from ubhost.show import data, dot, svg, text
 from ubhost.show.table import table
+from ubhost.survey import survey
 from ubhost.uevents import Uevents
 from ubhost.watch import watch
 
@@ -73,7 +74,7 @@ def main(argv: Sequence[str]) -> int:
         print(_seen_from(arguments))
         return 0
     with_memory = arguments.what == "capacity"
-    print(_shown(arguments, discover(Roots.from_environ(), arguments.provider, with_memory=with_memory)))
+    print(_shown(arguments, survey(Roots.from_environ(), arguments.provider, with_memory=with_memory)))
     return 0
 
 
@@ -108,7 +109,7 @@ def watch_main(argv: Sequence[str]) -> int:
     arguments = watch_parser().parse_args(argv)
     roots = Roots.from_environ()
     with Uevents(roots) as uevents:
-        for found, seen in watch(lambda: discover(roots, arguments.provider), uevents):
+        for found, seen in watch(lambda: survey(roots, arguments.provider), uevents):
             if not seen and not arguments.json:
                 print(f"{text.heading(found)}\nwatching {len(found.devices)} devices", flush=True)
             for change in seen:

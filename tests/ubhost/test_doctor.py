@@ -13,13 +13,14 @@ from ubhost.discovery import Discovery, Level
 from ubhost.doctor import report
 from ubhost.doctor.cli import main
 from ubhost.doctor.compatibility import TABLE, parse
-from ubhost.doctor.facts import ConfigFile, Facts, Node, look
+from ubhost.doctor.facts import ConfigFile, Facts, Node
 from ubhost.doctor.findings import Finding, Verdict
+from ubhost.doctor.look import look
 from ubhost.model import UbHost
 from ubhost.provider import Device, Kind, Sharing
 from ubhost.roots import Roots
 from ubhost.topology import Topology
-from ubhost.ubse.client import Generation
+from ubhost.ubse.generation import Generation
 
 SOCKET, FILE, CHAR = stat.S_IFSOCK | 0o660, stat.S_IFREG | 0o755, stat.S_IFCHR | 0o666
 NRI_ON = {

@@ -18,8 +18,9 @@ from ubhost.netlink import NLM_F_DUMP, NLMSG_DONE, Frame, acknowledgement, attri
 from ubhost.provider import Bandwidth, Device, EidSlot, Kind, Sharing
 from ubhost.providers import choose
 from ubhost.providers.rdma import RdmaProvider
+from ubhost.rdma.model import RdmaDevice, RdmaPort
 from ubhost.rdma.netlink import Channel, RdmaNetlink, message_type
-from ubhost.rdma.sysfs import RdmaDevice, RdmaPort, read_rdma
+from ubhost.rdma.sysfs import read_rdma
 from ubhost.roots import Roots
 from ubhost.sysfs import Folder, Unreadable
 

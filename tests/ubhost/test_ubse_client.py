@@ -13,7 +13,8 @@ from tests.ubhost.ubse_server import Server
 from ubhost.errors import Conflict, HostFault, InvalidRequest, NotFound
 from ubhost.model import Eid
 from ubhost.ubse import bodies, memory, wire
-from ubhost.ubse.client import MAX_CONNECTIONS, Absent, Down, Generation, Ubse
+from ubhost.ubse.client import MAX_CONNECTIONS, Absent, Down, Ubse
+from ubhost.ubse.generation import Generation
 from ubhost.ubse.wire import Malformed, MemOp, Module, NodeOp, UrmaOp
 
 

@@ -1,5 +1,5 @@
 """``ubnode doctor``: is this node fit for UB pods, and if not, what is wrong and what to do.
 
-``facts`` looks (and changes nothing), the checks in ``host``, ``cluster`` and ``compatibility`` judge (pure),
-``report`` tells.
+``look`` collects ``facts`` and changes nothing; the checks in ``host``, ``cluster`` and ``compatibility`` judge them
+(pure); ``report`` tells.
 """

@@ -5,7 +5,7 @@ import json
 from collections.abc import Sequence
 
 from ubhost.doctor import report
-from ubhost.doctor.facts import look
+from ubhost.doctor.look import look
 from ubhost.roots import Roots
 
 

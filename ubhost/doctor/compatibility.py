@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ubhost.doctor.facts import Facts
 from ubhost.doctor.findings import Finding, note, ok, problem, warning
-from ubhost.ubse.client import Generation
+from ubhost.ubse.generation import Generation
 
 Version = tuple[int, ...]
 

@@ -15,8 +15,9 @@ from contextlib import contextmanager
 from ubhost.errors import HostFault, NotFound, Unsupported
 from ubhost.kernel.netns import OWN, inode
 from ubhost.provider import Bandwidth, Device, EidSlot, Kind, Sharing
+from ubhost.rdma.model import RdmaDevice
 from ubhost.rdma.netlink import RdmaNetlink, Refused
-from ubhost.rdma.sysfs import RdmaDevice, read_rdma
+from ubhost.rdma.sysfs import read_rdma
 from ubhost.roots import Roots
 from ubhost.sysfs.attributes import Folder
 

@@ -1,1 +1,1 @@
-"""Ordinary RDMA devices: what sysfs tells of them (``sysfs``), and RDMA netlink (``netlink``)."""
+"""Ordinary RDMA devices: values (``model``), what sysfs tells of them (``sysfs``), and RDMA netlink (``netlink``)."""

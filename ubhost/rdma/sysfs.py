@@ -4,48 +4,14 @@ Source: Linux Documentation/ABI/stable/sysfs-class-infiniband, Documentation/inf
 """
 
 import re
-from dataclasses import dataclass
 
-from ubhost.model import Eid
+from ubhost.rdma.model import RdmaDevice, RdmaPort
 from ubhost.sysfs.attributes import Folder, Unreadable
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 MAX_PORTS, MAX_GIDS, MAX_VERBS = 256, 1024, 4096
 SOFT_DRIVERS = frozenset({"rdma_rxe", "siw"})
 _VIRTUAL = "/devices/virtual/"
-
-
-@dataclass(frozen=True, slots=True)
-class RdmaPort:
-    """``gids`` by index, those that are not zero; ``rate_mbps`` in megabits a second."""
-
-    index: int
-    state: str | None = None  # ACTIVE, DOWN, INIT, ARMED …
-    link_layer: str | None = None  # Ethernet or InfiniBand
-    rate_mbps: int | None = None
-    netdev: str | None = None
-    gids: tuple[tuple[int, Eid], ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class RdmaDevice:
-    """``nodes`` are its device nodes below /dev; ``address`` that of its bus, such as PCI."""
-
-    name: str
-    node_guid: str | None = None
-    firmware: str | None = None
-    address: str | None = None
-    numa: int | None = None
-    driver: str | None = None
-    is_soft: bool = False
-    ports: tuple[RdmaPort, ...] = ()
-    nodes: tuple[str, ...] = ()
-
-    @property
-    def is_up(self) -> bool:
-        """Whether a port is active, or none tells its state."""
-        states = [port.state for port in self.ports if port.state is not None]
-        return not states or "ACTIVE" in states
 
 
 def read_rdma(sys: Folder) -> tuple[RdmaDevice, ...]:

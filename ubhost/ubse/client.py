@@ -10,11 +10,11 @@ Source: reference/ub.md sections 5, 6.3 and 8.
 import socket
 import threading
 import time
-from enum import Enum
 from pathlib import Path
 
 from ubhost.errors import Busy, HostFault, InvalidRequest, NotFound, Unsupported
 from ubhost.ubse import bodies, memory, wire
+from ubhost.ubse.generation import Generation
 from ubhost.ubse.status import Status, reason
 from ubhost.ubse.wire import MemOp, Module, NodeOp, UrmaOp
 
@@ -22,14 +22,6 @@ MAX_CONNECTIONS = 2  # of the 8 that UBSE grants to a user
 STEP_MBPS = 8
 
 _slots = threading.BoundedSemaphore(MAX_CONNECTIONS)  # of this process, however many clients it has
-
-
-class Generation(Enum):
-    """Which protocol a UBSE speaks: the numbers of modules and operations changed between releases."""
-
-    KNOWN = "known"
-    NEWER = "newer"  # modules NODE 3, URMA 5
-    UNKNOWN = "unknown"
 
 
 class Absent(Unsupported):

@@ -1,0 +1,181 @@
+"""Look at everything that decides whether UB pods can run on this node. Changes nothing.
+
+A doctor must be able to examine a broken host: what cannot be looked at is left out.
+"""
+
+import contextlib
+import grp
+import json
+import os
+import subprocess
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from ubhost.discovery import Discovery
+from ubhost.doctor.facts import ConfigFile, Facts, Node
+from ubhost.errors import UbError
+from ubhost.kernel.netns import living
+from ubhost.roots import Roots
+from ubhost.survey import survey
+from ubhost.ubse.client import Ubse
+from ubhost.ubse.generation import Generation
+
+MODULES = (
+    "ubus",
+    "ummu",
+    "ubase",
+    "ubcore",
+    "uburma",
+    "udma",
+    "ubagg",
+    "ipourma",
+    "obmm",
+    "ib_core",
+    "rdma_rxe",
+    "smc",
+)
+LARGEST = 1 << 20  # bytes of a configuration file
+VERSION_TIMEOUT_S = 5
+
+
+def look(roots: Roots) -> Facts:
+    """Return everything that the checks need."""
+    found, trouble = _discover(roots)
+    root, system = roots.root, os.uname()
+    devices = [name for device in (found.devices if found else ()) for name in device.nodes]
+    cgroup, controllers = _cgroup(roots.sys / "fs/cgroup")
+    return Facts(
+        kernel=system.release,
+        machine=system.machine,
+        has_ubrt=(roots.sys / "firmware/acpi/tables/UBRT").exists(),
+        modules=frozenset(name for name in MODULES if (roots.sys / "module" / name).is_dir()),
+        found=found,
+        trouble=trouble,
+        others=max(len(living()) - 1, 0),
+        ubse=_node(roots.ubse_socket),
+        ubse_generation=_generation(Ubse(roots.ubse_socket)),
+        has_ubse_group=_has_group("ubse"),
+        device_nodes=tuple(_node(roots.dev / name) for name in dict.fromkeys(devices)),
+        libraries=_libraries(root),
+        cgroup=cgroup,
+        controllers=controllers,
+        selinux=_selinux(roots.sys / "fs/selinux/enforce"),
+        kubelet_sockets=tuple(
+            _node(root / "var/lib/kubelet" / name)
+            for name in ("device-plugins/kubelet.sock", "pod-resources/kubelet.sock", "plugins_registry")
+        ),
+        kubelet=_read(root / "var/lib/kubelet/config.yaml", yaml.safe_load),
+        containerd=_read(root / "etc/containerd/config.toml", tomllib.loads),
+        crio=_folder(root / "etc/crio", ("*.conf", "crio.conf.d/*.conf"), tomllib.loads),
+        nri_socket=_node(root / "var/run/nri/nri.sock"),
+        cdi=_folder(root, ("etc/cdi/*.json", "var/run/cdi/*.json"), json.loads),
+        cni=_folder(root / "etc/cni/net.d", ("*.conflist", "*.conf"), json.loads),
+        cni_plugin=_node(root / "opt/cni/bin/ub-cni"),
+        agent=_node(roots.agent_socket),
+        versions=_versions() if root == Path("/") else {},
+    )
+
+
+def _discover(roots: Roots) -> tuple[Discovery | None, str | None]:
+    try:
+        return survey(roots), None
+    except UbError as error:
+        return None, str(error)
+
+
+def _generation(ubse: Ubse) -> Generation | None:
+    try:
+        return ubse.generation()
+    except UbError:
+        return None
+
+
+def _node(path: Path) -> Node:
+    try:
+        status = path.stat()
+        return Node(str(path), status.st_mode, path.owner(), path.group())
+    except (OSError, KeyError):
+        return Node(str(path), _mode(path))
+
+
+def _mode(path: Path) -> int | None:
+    try:
+        return path.stat().st_mode
+    except OSError:
+        return None
+
+
+def _has_group(name: str) -> bool:
+    try:
+        return bool(grp.getgrnam(name))
+    except KeyError:
+        return False
+
+
+def _libraries(root: Path) -> tuple[str, ...]:
+    """User-space parts of URMA and UBSE, by file name."""
+    patterns = ("usr/lib64/liburma*.so*", "usr/lib64/libtpsa.so*", "usr/lib64/libubse-client.so*", "usr/bin/urma_admin")
+    return tuple(sorted(path.name for pattern in patterns for path in root.glob(pattern)))
+
+
+def _cgroup(folder: Path) -> tuple[str | None, frozenset[str]]:
+    """v2 has its controllers at the top; hybrid has v1 folders and a v2 tree without controllers beside them."""
+    controllers = _text(folder / "cgroup.controllers")
+    if controllers is not None:
+        return "v2", frozenset(controllers.split())
+    if (folder / "unified/cgroup.procs").exists():
+        return "hybrid", frozenset()
+    return ("v1" if (folder / "cpu").is_dir() else None), frozenset()
+
+
+def _selinux(path: Path) -> str | None:
+    text = _text(path)
+    return None if text is None else "enforcing" if text.strip() == "1" else "permissive"
+
+
+def _text(path: Path) -> str | None:
+    try:
+        with path.open("rb") as file:
+            return file.read(LARGEST).decode("utf-8", "replace")
+    except OSError:
+        return None
+
+
+def _read(path: Path, parse: Any) -> ConfigFile | None:
+    text = _text(path)
+    if text is None:
+        return None
+    try:
+        content = parse(text)
+    except Exception as error:  # each format has errors of its own
+        return ConfigFile(str(path), trouble=str(error).split("\n")[0][:200])
+    if not isinstance(content, Mapping):
+        return ConfigFile(str(path), trouble="it holds no table")
+    return ConfigFile(str(path), content)
+
+
+def _folder(folder: Path, patterns: tuple[str, ...], parse: Any) -> tuple[ConfigFile, ...]:
+    found = []
+    with contextlib.suppress(OSError):
+        paths = sorted({path for pattern in patterns for path in folder.glob(pattern)})
+        found = [file for path in paths[:256] if (file := _read(path, parse)) is not None]
+    return tuple(found)
+
+
+def _versions() -> dict[str, str]:
+    """Ask the programs of this machine themselves."""
+    asked = {
+        "containerd": ["containerd", "--version"],
+        "crio": ["crio", "--version"],
+        "kubelet": ["kubelet", "--version"],
+    }
+    found = {}
+    for name, command in asked.items():
+        with contextlib.suppress(OSError, subprocess.SubprocessError):
+            done = subprocess.run(command, capture_output=True, timeout=VERSION_TIMEOUT_S, check=True)
+            found[name] = done.stdout.decode("utf-8", "replace").strip().split("\n")[0][:200]
+    return found
