@@ -95,6 +95,15 @@ def _add_happenings(command: Callable[[str, str], argparse.ArgumentParser]) -> N
     borrow.add_argument("node")
     borrow.add_argument("--from", required=True, dest="lender", metavar="NODE")
     borrow.add_argument("--size", required=True, metavar="SIZE", help="such as 4GiB, in steps of 128MiB")
+    share = command("share", "a node exports memory, others import it")
+    share.add_argument("name")
+    share.add_argument("--owner", required=True, metavar="NODE")
+    share.add_argument("--to", required=True, nargs="+", dest="importers", metavar="NODE")
+    share.add_argument("--size", required=True, metavar="SIZE", help="128MiB to 256GiB, in steps of 4MiB")
+    share.add_argument(
+        "--cacheable", action="store_true", help="each node has a copy; ownership publishes and refreshes"
+    )
+    command("unshare", "take shared memory away; refused while it is open").add_argument("name")
     back = command("return", "a node gives borrowed memory back")
     back.add_argument("node")
     back.add_argument("numa", type=int, metavar="NUMA_NODE")
@@ -138,18 +147,27 @@ def _order(found: SuperNodeHandle, asked: argparse.Namespace) -> None:
             _node(found, asked.node).order("eid", **given, lost=asked.state == "lose")
         case "ubse":
             _node(found, asked.node).order("ubse", up=asked.state == "start")
+        case happening:
+            found.happen(happening, **_happening(asked, given))
+
+
+def _happening(asked: argparse.Namespace, given: dict[str, Any]) -> dict[str, Any]:
+    """Return the keys of an order that every node must hear of."""
+    match asked.command:
         case "link":
-            found.happen("link", **given, up=None if asked.state is None else asked.state == "up")
+            return {**given, "up": None if asked.state is None else asked.state == "up"}
         case "port":
-            found.happen("port", port=asked.port, state=asked.state)
+            return {"port": asked.port, "state": asked.state}
         case "health":
-            found.happen("health", node=asked.node, device=asked.device, healthy=asked.state == "ok")
+            return {"node": asked.node, "device": asked.device, "healthy": asked.state == "ok"}
         case "borrow":
-            found.happen("borrow", borrower=asked.node, lender=asked.lender, size=asked.size)
+            return {"borrower": asked.node, "lender": asked.lender, "size": asked.size}
         case "return":
-            found.happen("return", borrower=asked.node, numa=asked.numa)
+            return {"borrower": asked.node, "numa": asked.numa}
+        case "plug" | "unplug":
+            return {"node": asked.node, "device": asked.device}
         case _:
-            found.happen(asked.command, node=asked.node, device=asked.device)
+            return given
 
 
 def _node(found: SuperNodeHandle, name: str | None, environ: Mapping[str, str] = os.environ) -> NodeHandle:

@@ -3,7 +3,8 @@
     {"do": "fail", "operation": "expose", "errno": "EPERM", "count": 1}  ->  {"ok": true}
 
 ``ubnode sim`` and the pytest plugin speak it, over ``<root>/run/ubsim/control.sock`` (root only). Orders that
-change the super-node (``WORLD``) go to every node of it, so that all have the same picture; the others to one node.
+change the super-node go to every node of it, so that all have the same picture: first with ``"dry": true``, which only
+asks whether it can happen, then for good. The others go to one node.
 """
 
 import json
@@ -19,6 +20,7 @@ from ubhost.errors import HostFault, InvalidRequest, UbError, Unsupported
 from ubsim import changes
 from ubsim.expansion import size_of
 from ubsim.faults import Fault, When, errno_named
+from ubsim.scenario import Region
 from ubsim.ubse import Rejected
 
 if TYPE_CHECKING:
@@ -115,6 +117,22 @@ class GiveBack(Order, frozen=True):
     numa: int
 
 
+class Share(Order, frozen=True):
+    """Export ``size`` bytes of ``owner`` and import them on ``importers``."""
+
+    name: str
+    owner: str
+    importers: tuple[str, ...]
+    size: str
+    cacheable: bool = False
+
+
+class Unshare(Order, frozen=True):
+    """Unimport everywhere, then unexport; refused while any node has it open."""
+
+    name: str
+
+
 ORDERS: Mapping[str, type[Order]] = {
     "status": Status,
     "log": ReadLog,
@@ -129,8 +147,9 @@ ORDERS: Mapping[str, type[Order]] = {
     "health": Health,
     "borrow": Borrow,
     "return": GiveBack,
+    "share": Share,
+    "unshare": Unshare,
 }
-WORLD = frozenset({"port", "link", "plug", "unplug", "health", "borrow", "return"})
 
 
 class Control:
@@ -144,12 +163,13 @@ class Control:
             content = json.loads(line)
             if not isinstance(content, dict) or content.get("do") not in ORDERS:
                 raise InvalidRequest(f"an order is an object whose `do` is one of {', '.join(ORDERS)}")
+            dry = bool(content.pop("dry", False))
             given = msgspec.convert(content, ORDERS[content.pop("do")])
-            return json.dumps({"ok": True, **self._obey(given)}).encode()
+            return json.dumps({"ok": True, **self._obey(given, dry=dry)}).encode()
         except (UbError, Rejected, ValueError, OSError) as error:
             return json.dumps({"ok": False, "error": str(error)}).encode()
 
-    def _obey(self, given: Order) -> dict[str, Any]:
+    def _obey(self, given: Order, *, dry: bool) -> dict[str, Any]:
         match given:
             case Status():
                 return self._status()
@@ -164,7 +184,9 @@ class Control:
             case Ubse(up=up):
                 (self._node.open_ubse if up else self._node.close_ubse)()
             case _:
-                self._node.become(_change(given))
+                self._node.become(_change(given), dry=dry)
+        if dry:
+            return {}
         self._node.log.add("order", detail=f"{type(given).__name__.lower()} {msgspec.to_builtins(given)}")
         return {}
 
@@ -230,6 +252,11 @@ def _change(given: Order) -> changes.Change:
             return lambda world: changes.borrow(world, borrower, lender, size_of(size))
         case GiveBack(borrower=borrower, numa=numa):
             return lambda world: changes.give_back(world, borrower, numa)
+        case Share(name=name, owner=owner, importers=importers):
+            region = Region(name, owner, importers, size_of(given.size), (), given.cacheable)
+            return lambda world: changes.share(world, region)
+        case Unshare(name=name):
+            return lambda world: changes.unshare(world, name)
         case _:
             raise InvalidRequest(f"{type(given).__name__} changes nothing")
 

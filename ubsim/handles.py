@@ -81,13 +81,14 @@ class SuperNodeHandle:
         return self.nodes[name]
 
     def happen(self, do: str, **what: object) -> None:
-        """Let something happen that every node must know of: port, link, plug, unplug, health, borrow, return.
+        """Let something happen that every node must know of: port, link, plug, unplug, health, borrow, return, share …
 
         Raises:
             InvalidRequest: it cannot happen, and has happened nowhere.
         """
-        for node in self.nodes.values():
-            node.order(do, **what)
+        for dry in (True, False):
+            for node in self.nodes.values():
+                node.order(do, **what, dry=dry)
 
 
 def handle(folder: Path) -> SuperNodeHandle:

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 
+from ubhost.errors import HostFault
 from ubhost.kernel.netns import inode, is_netns, living
 from ubhost.netlink import Malformed, acknowledgement, frames
 from ubhost.ubcore.message import Attribute, Command, Message, decode
@@ -106,8 +107,8 @@ class Kernel:
             self.faults.meet(operation, name)
             self._do(message, netns)
             self.faults.meet(operation, name, When.AFTER)
-        except Refused as refusal:
-            code = refusal.errno or errno.EIO
+        except (OSError, HostFault) as refusal:  # a tree that cannot be written is a driver that fails
+            code = getattr(refusal, "errno", None) or errno.EIO
             self.log.add(operation, name, detail, errno.errorcode.get(code, str(code)))
             return acknowledgement(request, code)
         self.log.add(operation, name, detail)

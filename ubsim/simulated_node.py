@@ -7,6 +7,7 @@ super-node while it runs is a new ``SuperNode`` value (``ubsim.changes``), which
 import contextlib
 import errno
 import grp
+import json
 import os
 import selectors
 import shutil
@@ -22,7 +23,7 @@ from ubhost.kernel.rtnl import Refused
 from ubhost.model import PortState, UbHost, UrmaDevice
 from ubhost.provider import Sharing
 from ubhost.roots import Roots
-from ubsim import consistency, sockets, sysfs, tree
+from ubsim import consistency, record, sockets, sysfs, tree
 from ubsim.cables import LinkEvents, Obituaries
 from ubsim.changes import Change
 from ubsim.control import Control
@@ -30,7 +31,9 @@ from ubsim.faults import Faults
 from ubsim.hosts import host_of, is_usable, peers_of, rate_limit
 from ubsim.kernel import Kernel, Log
 from ubsim.netdevs import Fabric, Home, Netdev, netdev_of
+from ubsim.region_service import RegionService, device_of
 from ubsim.scenario import Node, SuperNode
+from ubsim.shared_memory import DIRECTORY
 from ubsim.ubcore import Refused as DriverRefused
 from ubsim.ubcore import Ubcore
 from ubsim.ubse_service import Service
@@ -75,6 +78,8 @@ class SimulatedNode:
         )
         self.kernel.on_change = self.uevents.follow
         self.ubse = Service(super_node, self.node, faults=self.faults, log=self.log)
+        self.regions = RegionService(roots.root.parent, name)
+        self.regions.follow(super_node)
         self._fabric_events, self._home_events = LinkEvents(), LinkEvents(netns)
         self._home = Home(netns, name)
 
@@ -90,7 +95,9 @@ class SimulatedNode:
         control = Control(self)
         self._door(run / "kernel.sock", socket.SOCK_SEQPACKET, 0o600, self._serve_kernel)
         self._door(run / "control.sock", socket.SOCK_STREAM, 0o600, lambda c: sockets.serve_lines(c, control.answer))
+        self._door(run / "obmm.sock", socket.SOCK_STREAM, 0o600, self._serve_regions)
         self._door(run / "uevents.sock", socket.SOCK_SEQPACKET, 0o600, self.uevents.add, keeps=True)
+        self._list_regions()
         self.open_ubse()
         self._selector.register(self.kernel.obituaries, selectors.EVENT_READ, self.kernel.bury)
         self._selector.register(self._fabric_events, selectors.EVENT_READ, self._repair)
@@ -120,16 +127,23 @@ class SimulatedNode:
             door.close()
             path.unlink(missing_ok=True)
 
-    def become(self, change: Change) -> None:
+    def become(self, change: Change, *, dry: bool = False) -> None:
         """Let something happen to the super-node, and follow with everything that this node shows of it.
+
+        ``dry`` only asks whether it could happen.
 
         Raises:
             InvalidRequest: it cannot happen.
+            DriverRefused: EBUSY, shared memory that would go is still open.
             HostFault: the machine refused.
         """
         with self._lock:
             after = change(self.super_node)
             consistency.refuse_impossible(after, where=after.name)
+            self.regions.refuse_busy(after)
+            if dry:
+                return
+            self.regions.follow(after)
             old = {device.bonding: device for device in self.node.devices}
             new = {device.bonding: device for device in after.node(self.name).devices}
             gone, come = [old[b] for b in old.keys() - new.keys()], [new[b] for b in new.keys() - old.keys()]
@@ -148,6 +162,7 @@ class SimulatedNode:
                 if value.name not in self.kernel.state.devices:
                     self._plug(value)
             self.ubse.follow(after)
+            self._list_regions()
             self._set_cables()
             self._announce(before, self._host)
 
@@ -194,6 +209,10 @@ class SimulatedNode:
                 self.uevents.tell("remove", path.format(gone), subsystem)
             for come in sorted(new - old):
                 self.uevents.tell("add", path.format(come), subsystem)
+        ports = {entity.number: entity.ports for entity in before.entities}
+        for entity in after.entities:
+            if entity.number in ports and entity.ports != ports[entity.number]:
+                self.uevents.tell("change", f"/devices/ub/{entity.number}", "ub", UB_EVENT="PORT_CHANGE")
         known = {device.name: device.ports for device in before.devices}
         for device in after.devices:
             if device.name in known and device.ports != known[device.name]:
@@ -218,6 +237,30 @@ class SimulatedNode:
         sockets.serve_kernel(
             connection, lambda request, netns, is_root: self.kernel.answer(request, netns, is_root=is_root)
         )
+
+    def _serve_regions(self, connection: socket.socket) -> None:
+        if sockets.peer_uid(connection) == 0:
+            self.regions.serve(connection)
+
+    def _list_regions(self) -> None:
+        """Tell ``ubsim.shared_memory`` what can be mapped, and whom to ask."""
+        folder = self._roots.root.parent
+        found = {
+            memid: {
+                "name": region.name,
+                "node": node,
+                "size": region.size,
+                "device": str(device_of(folder, node, memid)),
+                "socket": str(record.root_of(folder, region.owner) / "run" / "ubsim" / "obmm.sock"),
+            }
+            for region in self.super_node.regions
+            for node, memid in region.users()
+            if node == self.name and region.numa is None
+        }
+        path = self._roots.root / DIRECTORY
+        draft = path.with_suffix(".new")
+        draft.write_text(json.dumps(found))
+        draft.rename(path)
 
     def _repair(self) -> None:
         """Lay again the cables that died with a pod's namespace."""

@@ -7,7 +7,6 @@ A device appears in a view and goes from it by one rename, so that nobody sees h
 
 import os
 import shutil
-from collections.abc import Iterable
 from itertools import count
 from pathlib import Path
 
@@ -58,7 +57,7 @@ class Views:
             elif was and not now:
                 self._discard(folder)
         if now:
-            _write_eids(folder, old.seen_from(netns) if was else (), new.seen_from(netns))
+            _write_eids(str(folder), old.seen_from(netns) if was else (), new.seen_from(netns))
 
     def _follow_attributes(self, name: str, old: Device, new: Device) -> None:
         folder = self._root / VIRTUAL / name
@@ -70,23 +69,22 @@ class Views:
             if was != now:
                 poke(folder / f"priority/priority{priority}/sl", f"{now}\n")
 
-    def _build(self, folder: Path, name: str, eids: Iterable[Eid]) -> None:
+    def _build(self, folder: Path, name: str, eids: tuple[Eid, ...]) -> None:
         """Attributes are other names of the host's files, because a link in the place of one is not trusted."""
-        source = self._root / VIRTUAL / name
-        draft = self._netns / f".{next(self._count)}"
-        (draft / "eids").mkdir(parents=True)
-        with os.scandir(source) as found:
+        draft = f"{self._netns}/.{next(self._count)}"  # plain text, for this is on the way of every attachment
+        os.makedirs(f"{draft}/eids")  # noqa: PTH103
+        target = os.path.relpath(self._root / VIRTUAL / name, folder)
+        with os.scandir(self._root / VIRTUAL / name) as found:
             for entry in found:
                 if entry.name == "eids":
                     continue
                 if entry.is_file(follow_symlinks=False):
-                    os.link(entry.path, draft / entry.name)
+                    os.link(entry.path, f"{draft}/{entry.name}")
                 else:
-                    target = os.path.relpath(entry.path, folder)
-                    (draft / entry.name).symlink_to(target)
-        _write_eids(draft, (), tuple(eids))
+                    os.symlink(f"{target}/{entry.name}", f"{draft}/{entry.name}")  # noqa: PTH211
+        _write_eids(draft, (), eids)
         folder.parent.mkdir(parents=True, exist_ok=True)
-        draft.rename(folder)
+        os.rename(draft, folder)  # noqa: PTH104
 
     def _discard(self, folder: Path) -> None:
         grave = self._netns / f".{next(self._count)}"
@@ -97,11 +95,13 @@ class Views:
         shutil.rmtree(grave)
 
 
-def _write_eids(folder: Path, old: tuple[Eid, ...], new: tuple[Eid, ...]) -> None:
+def _write_eids(folder: str, old: tuple[Eid, ...], new: tuple[Eid, ...]) -> None:
+    """Bring the slots that differ to ``new``, each in one write and in place; all lines are of one length."""
     for index, eid in enumerate(new):
         if index < len(old) and old[index] == eid:
             continue
-        path = folder / "eids" / f"eid{index}"
-        if not path.exists():
-            path.touch(0o444)
-        poke(path, f"{eid}\n")
+        descriptor = os.open(f"{folder}/eids/eid{index}", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o444)
+        try:
+            os.pwrite(descriptor, f"{eid}\n".encode(), 0)
+        finally:
+            os.close(descriptor)
