@@ -5,14 +5,13 @@ import logging
 import socket
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from cni_ub.agent.metrics import Exposition
 from cni_ub.agent.service import Service
 from ubhost.errors import HostFault
-
-STOP_S = 2.0  # it looks so often whether it should stop
 
 log = logging.getLogger(__name__)
 
@@ -28,6 +27,7 @@ class WebServer:
         self._address = address
         self._exposition = exposition
         self._services = services
+        self._is_stopping = False
         self._server: ThreadingHTTPServer | None = None
         self._thread: threading.Thread | None = None
 
@@ -50,13 +50,22 @@ class WebServer:
             self._server = _server(self._address, lambda path: _answer(path, registry, self._services))
         except OSError as error:
             raise HostFault(f"cannot serve metrics at {':'.join(map(str, self._address))}: {error.strerror}") from error
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(STOP_S,), name=self.name, daemon=True)
+        self._is_stopping = False
+        self._thread = threading.Thread(target=self._run, args=(self._server,), name=self.name, daemon=True)
         self._thread.start()
         log.info("serving metrics", extra={"address": self._address[0], "port": self.port})
 
+    def _run(self, server: ThreadingHTTPServer) -> None:
+        """Answer until the stop. ``serve_forever`` would wake up all the time to see whether it should end."""
+        while not self._is_stopping:
+            server.handle_request()
+
     def stop(self) -> None:
         if self._server and self._thread:
-            self._server.shutdown()
+            self._is_stopping = True
+            here = (str(self._server.server_address[0]), self.port)
+            with suppress(OSError), socket.create_connection(here, timeout=1):
+                pass  # one more caller, so that it looks
             self._thread.join()
             self._server.server_close()
             self._server = self._thread = None

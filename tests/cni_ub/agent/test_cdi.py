@@ -158,7 +158,7 @@ names = st.from_regex(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,20}[A-Za-z0-9])?", fullmatc
 
 @given(st.dictionaries(names, st.lists(names.map(lambda n: f"uburma/{n}"), max_size=4).map(tuple), max_size=6))
 def test_whatever_the_devices_are_called_the_file_is_valid(devices: dict[str, tuple[str, ...]]) -> None:
-    spec = cdi.specification(devices.items(), Path("/root/dev"))
+    spec = cdi.specification(devices.items(), Path("/host/dev"))
     if spec is None:
         assert not any(devices.values())
     else:
