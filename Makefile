@@ -32,6 +32,9 @@ proto:          ## generate the stubs beside their .proto files
 conformance:    ## csi-sanity against every kind of pool (as root, needs Go)
 	@packaging/setup test && $(PY) -m tests.csi_ub.conformance
 
+consistency:    ## is a strong volume strong? three nodes, kills, pulled cables, a control that must fail (as root, 1 min)
+	@packaging/setup test && packaging/in-namespaces $(PY) -m tests.csi_ub.consistency
+
 build:          ## dist/ub-node/: the five executables, one bundle
 	@packaging/setup build && $(PY) packaging/build.py
 
@@ -50,4 +53,4 @@ bench-startup:  ## how fast ub-cni starts, against bare Python and Debian's brid
 e2e:            ## the built executables on a real node: QEMU, containerd, three NUMA nodes
 	@packaging/setup e2e && $(PY) -m e2e
 
-.PHONY: conformance help setup demo test test-kernel test-binary test-chart release bench-startup lint fmt type proto build e2e
+.PHONY: consistency conformance help setup demo test test-kernel test-binary test-chart release bench-startup lint fmt type proto build e2e

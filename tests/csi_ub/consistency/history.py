@@ -8,6 +8,7 @@ value. A write that failed may have happened at any time after its start, or not
 """
 
 import bisect
+import itertools
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -64,26 +65,6 @@ def violations(history: Iterable[Operation]) -> Iterator[Violation]:
     yield from _conflicts(zones, by_value)
 
 
-def staleness(history: Iterable[Operation]) -> float:
-    """Return the worst age of a value read, in nanoseconds: since a later write had returned before the read began."""
-    operations = list(history)
-    writes = sorted((each.end, each.start) for each in operations if each.is_write and each.end != _NEVER)
-    started = {each.value: each for each in operations if each.is_write}
-    latest, best = [], -_NEVER  # for each write that returned: the latest start among it and those before it
-    for _, start in writes:
-        best = max(best, start)
-        latest.append(best)
-    ends = [end for end, _ in writes]
-    worst = 0.0
-    for read in (each for each in operations if not each.is_write and each.value in started):
-        mine = started[read.value]
-        before = bisect.bisect_left(ends, read.start)
-        if before and latest[before - 1] > mine.end:
-            first = next(end for end, start in writes if start > mine.end)
-            worst = max(worst, read.start - first)
-    return worst
-
-
 def _zone(value: int, operations: list[Operation]) -> _Zone:
     first_end = min(each.end for each in operations)
     last_start = max(each.start for each in operations)
@@ -92,7 +73,7 @@ def _zone(value: int, operations: list[Operation]) -> _Zone:
 
 def _conflicts(zones: list[_Zone], by_value: dict[int, list[Operation]]) -> Iterator[Violation]:
     forward = sorted((zone for zone in zones if zone.is_forward), key=lambda zone: zone.low)
-    for one, two in zip(forward, forward[1:], strict=False):
+    for one, two in itertools.pairwise(forward):
         if two.low < one.high:
             shown = _evidence(one, by_value) + _evidence(two, by_value)
             yield Violation(f"the register held {one.value} and {two.value} at once", shown)
