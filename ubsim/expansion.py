@@ -80,7 +80,9 @@ def expand(file: ScenarioFile, *, where: str) -> SuperNode:
     regions = _regions(file, nodes, faults)
     if faults.found:
         raise InvalidRequest(f"{where}: " + "; ".join(faults.found))
-    return SuperNode(file.name, file.super_node_id, nodes, file.sharing, file.eid_sharing, links, regions)
+    return SuperNode(
+        file.name, file.super_node_id, nodes, file.sharing, file.eid_sharing, file.ubse_owners, links, regions
+    )
 
 
 def size_of(text: str) -> int:

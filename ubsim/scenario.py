@@ -121,6 +121,7 @@ class ScenarioFile:
     super_node_id: int = 1
     sharing: Sharing = Sharing.EXCLUSIVE
     eid_sharing: bool = False
+    ubse_owners: bool = True  # false: UBSE gives a device to whoever asks, and frees nothing
     wiring: Wiring = Wiring.AUTO
     links: tuple[LinkEntry, ...] = ()
     shared_memory: tuple[RegionEntry, ...] = ()
@@ -230,6 +231,7 @@ class SuperNode:
     nodes: tuple[Node, ...]
     sharing: Sharing = Sharing.EXCLUSIVE
     eid_sharing: bool = False
+    ubse_owners: bool = True
     links: tuple[Link, ...] = ()
     regions: tuple[Region, ...] = field(default=())
 

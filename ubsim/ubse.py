@@ -2,6 +2,10 @@
 
 Each method returns the next state, or raises ``Rejected`` with UBSE's own code and changes nothing.
 
+The reference says that each resource is owned by the user who created it, and so ``Ubse`` has it by default. The
+heads of UBSE that we could read (2025-12 to 2026-07) keep no owner of a URMA device: DEV_ALLOC answers everybody,
+DEV_FREE does nothing and always succeeds. ``has_owners=False`` is that UBSE; a client must be right with both.
+
 Source: reference/ub.md sections 5 and 8 (ubse src/controllers/urma, ubs_engine_urma.h).
 """
 
@@ -48,6 +52,7 @@ class Urma:
 @dataclass(frozen=True, slots=True)
 class Ubse:
     devices: Mapping[str, Urma] = field(default_factory=lambda: MappingProxyType({}))
+    has_owners: bool = True
 
     def named(self, name: str) -> Urma:
         if len(name.encode()) >= NAME_MAX:
@@ -61,12 +66,16 @@ class Ubse:
         device = self.named(name)
         if not device.is_active:
             raise Rejected(Status.ENGINE_ALLOCATE, f"{name} is not active")
+        if not self.has_owners:
+            return self
         if device.holder is not None:
             raise Rejected(Status.ENGINE_EXISTED, f"{name} is held by uid {device.holder}")
         return self._with(replace(device, holder=uid))
 
     def free(self, name: str, uid: int) -> "Ubse":
         """DEV_FREE: by the holder. The limit set on the device goes with it."""
+        if not self.has_owners:
+            return self
         device = self._held(name, uid)
         return self._with(replace(device, holder=None, bandwidth=None))
 

@@ -45,7 +45,7 @@ class Service:
     """UBSE of one node. Safe for threads."""
 
     def __init__(self, super_node: SuperNode, node: Node, *, faults: Faults, log: Log) -> None:
-        self.state = Ubse({device.name: device for device in handed_out(super_node, node)})
+        self.state = Ubse({d.name: d for d in handed_out(super_node, node)}, super_node.ubse_owners)
         self._super_node = super_node
         self._node = node
         self._faults = faults
@@ -99,7 +99,7 @@ class Service:
             for name, device in found.items():
                 if (known := self.state.devices.get(name)) is not None:
                     found[name] = replace(known, is_healthy=device.is_healthy)
-            self.state = Ubse(found)
+            self.state = Ubse(found, super_node.ubse_owners)
 
     # URMA
 

@@ -324,6 +324,13 @@ def test_ubse_hands_out_each_device_once(ubse: Ubse) -> None:
         ubse.allocate("urma_77")
 
 
+@pytest.mark.scenario({"name": "s", "ubse_owners": False, "nodes": [{"name": "node0"}]})
+def test_a_ubse_without_owners_never_says_that_a_device_is_held(ubse: Ubse) -> None:
+    assert ubse.allocate("urma_1") == ubse.allocate("urma_1")
+    ubse.free("urma_1")
+    ubse.free("urma_1")
+
+
 def test_ubse_limits_bandwidth_of_exclusive_devices_only(provider: Provider, ubse: Ubse) -> None:
     ubse.set_bandwidth("urma_1", 800, 1600)
     assert ubse.bandwidth("urma_1") == (800, 1600)

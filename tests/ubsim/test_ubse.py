@@ -86,3 +86,12 @@ def test_unknown_and_overlong_names_have_codes_of_their_own() -> None:
         with pytest.raises(Rejected) as caught:
             ubse().allocate(name, MINE)
         assert caught.value.code == code
+
+
+def test_a_ubse_without_owners_gives_a_device_to_everybody_and_frees_nothing() -> None:
+    state = replace(ubse(), has_owners=False)
+    assert state.allocate("urma_1", MINE).allocate("urma_1", YOURS) == state
+    assert state.free("urma_1", YOURS) == state.free("urma_9", YOURS) == state
+    with pytest.raises(Rejected) as caught:
+        state.allocate("urma_9", MINE)
+    assert caught.value.code == Status.ENGINE_NOT_EXIST
