@@ -165,7 +165,7 @@ class _Attaching:
         """In a chain CNI_IFNAME is the first plugin's interface: ours is the first ub<N> that nobody has."""
         taken = {str(interface.get("name")) for interface in self.previous.interfaces}
         names = (f"ub{number}" for number in range(1024))
-        return next(name for name in names if name not in taken and not self.node.observe_pod(name).pod)
+        return next(name for name in names if name not in taken and not self.node.link_in_pod(name))
 
     def _refuse(self, want: Wanted, seen: Seen) -> None:
         """Refuse what cannot work, as long as nothing is changed.
@@ -301,7 +301,7 @@ class _Attaching:
 
     def _result(self, want: Wanted, given: Result) -> Result:
         dns = self.request.conf.dns or given.dns
-        link = self.node.observe_pod(want.ifname).pod if want.link else None
+        link = self.node.link_in_pod(want.ifname) if want.link else None
         if link is None:
             return replace(self.previous, dns=self.previous.dns or dns)
         interface = {"name": link.name, "mac": link.mac, "mtu": link.mtu, "sandbox": self.request.netns}
@@ -310,7 +310,7 @@ class _Attaching:
 
     def _finished(self, want: Wanted, given: Result) -> Record:
         record = self.record
-        link = self.node.observe_pod(want.ifname).pod if want.link else None
+        link = self.node.link_in_pod(want.ifname) if want.link else None
         known = replace(record.link, pod_index=link.index) if record.link and link else record.link
         said = {"ips": [dict(ip) for ip in given.ips], "routes": [dict(route) for route in given.routes]}
         return replace(record, state=State.ATTACHED, link=known, given=said)
@@ -342,7 +342,9 @@ def _delegate_environ(request: Request) -> dict[str, str]:
 def _plan_addresses(node: Node, want: Wanted, given: Result) -> tuple[Step, ...]:
     if want.link is None:
         return ()
-    return plan_configure(want.ifname, addresses_of(given), routes_of(given), node.observe_pod(want.ifname))
+    routes = routes_of(given)
+    seen = node.observe_pod(want.ifname, with_routes=bool(routes))
+    return plan_configure(want.ifname, addresses_of(given), routes, seen)
 
 
 def addresses_of(result: Result) -> tuple[Interface, ...]:

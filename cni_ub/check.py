@@ -49,7 +49,7 @@ def _was_passed_through(host: Host, request: Request, pod: int) -> bool:
     if request.conf.mode == "main" or request.conf.device_id:
         return False
     with Node(host.provider_or_absent(), pod) as node:
-        link = node.observe_pod(request.ifname).pod
+        link = node.link_in_pod(request.ifname)
         return link is None or read_mark(link.alias) is None
 
 

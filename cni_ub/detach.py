@@ -57,7 +57,7 @@ def _unrecorded(host: Host, request: Request, pod: int | None) -> tuple[Record, 
     if pod is None:
         return ()
     with Node(host.provider_or_absent(), pod) as node:
-        link = node.observe_pod(request.ifname).pod
+        link = node.link_in_pod(request.ifname)
         found = read_mark(link.alias) if link else None
         if found is None:
             return ()

@@ -50,6 +50,7 @@ class Node:
         with contextlib.ExitStack() as opened:
             self._here = os.open(netns.OWN, os.O_RDONLY | os.O_CLOEXEC)
             opened.callback(os.close, self._here)
+            self._indexes: dict[tuple[Side, str], int] = {}
             self._host = opened.enter_context(Rtnl(label="the host"))
             self._pod = opened.enter_context(Rtnl(pod, label="the pod")) if pod is not None else None
             self._opened = opened.pop_all()
@@ -73,13 +74,13 @@ class Node:
 
     def observe_link(self, want: Wanted) -> Seen:
         """Look at the netdev, which is on the host or, marked, in the pod."""
-        pod = self._pod_link(want.ifname)
+        pod = self.link_in_pod(want.ifname)
         ours = pod if pod and _is_wanted(pod, want) else None
         host = self._host.link(want.link) if want.link and not ours else None
         if host and host.name != want.link:  # another link has it as an alternative name
             host = None
         names = {want.ifname, *(host.altnames if host else ())}
-        taken = frozenset(name for name in names if (link := self._pod_link(name)) and link != ours)
+        taken = frozenset(name for name in names if (link := self.link_in_pod(name)) and link != ours)
         return Seen(host=host, pod=ours, pod_names=taken)
 
     def observe_held(self, held: Held, ifname: str) -> Seen:
@@ -94,12 +95,16 @@ class Node:
         addresses = self._host.addresses(host.index) if host else ()
         return Seen(host, pod, host_names=frozenset(others), addresses=addresses)
 
-    def observe_pod(self, name: str) -> Seen:
+    def link_in_pod(self, name: str) -> Link | None:
+        return self._pod.link(name) if self._pod else None
+
+    def observe_pod(self, name: str, *, with_routes: bool = True) -> Seen:
         """Look at the addresses and routes of a link in the pod."""
-        link = self._pod_link(name)
+        link = self.link_in_pod(name)
         if link is None or self._pod is None:
             return Seen()
-        return Seen(pod=link, addresses=self._pod.addresses(link.index), routes=self._pod.routes(link.index))
+        routes = self._pod.routes(link.index) if with_routes else ()
+        return Seen(pod=link, addresses=self._pod.addresses(link.index), routes=routes)
 
     def host_addresses(self, link: Link) -> tuple[str, ...]:
         return tuple(str(address) for address in self._host.addresses(link.index))
@@ -114,9 +119,6 @@ class Node:
         exposed = frozenset(self.provider.exposed(self.pod))
         visible = frozenset(self.provider.visible(self.pod)) if exposed else frozenset()
         return replace(seen, exposed=exposed & frozenset(members), eids=visible, bandwidth=bandwidth)
-
-    def _pod_link(self, name: str) -> Link | None:
-        return self._pod.link(name) if self._pod else None
 
     def _find_in_pod(self, held: Held, ifname: str) -> Link | None:
         """Find our netdev in the pod under its name, or under any other."""
@@ -201,6 +203,7 @@ class Node:
             self.provider.move_eids(slots, self._here)
 
     def _move(self, step: Move) -> None:
+        self._indexes.clear()  # a link may get another number on the other side
         source, target = self._socket(step.at), self._socket(step.to)
         link = self._link(step.at, step.name)
         if target.link(step.to_name):
@@ -236,6 +239,7 @@ class Node:
         socket, index = self._target(step)
         match step:
             case Rename(to=name):
+                self._indexes.clear()
                 socket.rename(index, name)
             case Altname(altname=name, present=True):
                 socket.add_altname(index, name)
@@ -262,7 +266,11 @@ class Node:
                 switch.write_text("0", encoding="ascii")
 
     def _target(self, step: LinkStep) -> tuple[Rtnl, int]:
-        return self._socket(step.at), self._link(step.at, step.name).index
+        """Return the socket and the number of a step's link; numbers are kept, they are not used again soon."""
+        key = (step.at, step.name)
+        if key not in self._indexes:
+            self._indexes[key] = self._link(step.at, step.name).index
+        return self._socket(step.at), self._indexes[key]
 
     def _link(self, side: Side, name: str) -> Link:
         link = self._socket(side).link(name)

@@ -19,7 +19,6 @@ import struct
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 
 import msgspec
@@ -70,9 +69,8 @@ class Ledger:
             self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         except OSError as error:
             raise HostFault(f"cannot make {self.folder}: {error.strerror}") from error
-        content = asdict(record)
+        content = msgspec.to_builtins(record)
         del content["is_damaged"]
-        content["state"] = record.state.value
         statefile.write(self._path(record), VERSION, content)
 
     def remove(self, record: Record) -> None:

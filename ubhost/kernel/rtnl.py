@@ -22,7 +22,9 @@ from ubhost.errors import HostFault
 from ubhost.kernel.netns import visiting
 from ubhost.model import Interface, Link, Network, Route
 from ubhost.netlink import (
+    ATTRIBUTE,
     HEADER,
+    NLA_TYPE_MASK,
     NLM_F_ACK,
     NLM_F_DUMP,
     NLM_F_REQUEST,
@@ -47,7 +49,9 @@ SO_NETNS_COOKIE = 71
 SOL_NETLINK, NETLINK_CAP_ACK, NETLINK_EXT_ACK, NETLINK_GET_STRICT_CHK = 270, 10, 11, 12
 
 IFLA_ADDRESS, IFLA_IFNAME, IFLA_MTU, IFLA_TXQLEN, IFLA_IFALIAS, IFLA_NET_NS_FD = 1, 3, 4, 13, 20, 28
-IFLA_PROP_LIST, IFLA_ALT_IFNAME = 52, 53
+IFLA_EXT_MASK, IFLA_PROP_LIST, IFLA_ALT_IFNAME = 29, 52, 53
+RTEXT_FILTER_SKIP_STATS = 8
+_LINK_ATTRIBUTES = frozenset({IFLA_ADDRESS, IFLA_IFNAME, IFLA_MTU, IFLA_TXQLEN, IFLA_IFALIAS, IFLA_PROP_LIST})
 NLA_F_NESTED = 0x8000
 IFF_UP = 1
 
@@ -62,6 +66,8 @@ IFINFO = struct.Struct("=BxHiII")  # ifinfomsg: family, type, index, flags, chan
 IFADDR = struct.Struct("=BBBBI")  # ifaddrmsg: family, prefix length, flags, scope, index
 RTMSG = struct.Struct("=BBBBBBBBI")  # rtmsg: family, dst length, src length, tos, table, protocol, scope, type, flags
 U32 = struct.Struct("=I")
+
+_NO_STATISTICS = attribute(IFLA_EXT_MASK, U32.pack(RTEXT_FILTER_SKIP_STATS))
 
 PATIENCE = 5.0  # seconds for one answer of the kernel
 
@@ -109,10 +115,10 @@ class Rtnl:
     def link(self, name: str) -> Link | None:
         """Return the link that has ``name`` as its name or as an alternative one; ``None`` if there is none."""
         kind = IFLA_IFNAME if len(os.fsencode(name)) < 16 else IFLA_ALT_IFNAME
-        return self._one(IFINFO.pack(0, 0, 0, 0, 0) + attribute(kind, os.fsencode(name) + b"\0"))
+        return self._one(IFINFO.pack(0, 0, 0, 0, 0) + attribute(kind, os.fsencode(name) + b"\0") + _NO_STATISTICS)
 
     def link_at(self, index: int) -> Link | None:
-        return self._one(IFINFO.pack(0, 0, index, 0, 0))
+        return self._one(IFINFO.pack(0, 0, index, 0, 0) + _NO_STATISTICS)
 
     def links(self) -> tuple[Link, ...]:
         """Return every link. If links change all the time while they are listed, the last list is good enough."""
@@ -243,7 +249,7 @@ class Rtnl:
 
     def _link(self, body: bytes) -> Link:
         _, _, index, flags, _ = IFINFO.unpack_from(body)
-        found = dict(attributes(body[IFINFO.size :]))
+        found = _wanted_attributes(body)
         properties = attributes(found.get(IFLA_PROP_LIST, b""))
         return Link(
             index,
@@ -256,6 +262,19 @@ class Rtnl:
             altnames=tuple(_text(value) for kind, value in properties if kind == IFLA_ALT_IFNAME),
             qlen=U32.unpack(found[IFLA_TXQLEN])[0],
         )
+
+
+def _wanted_attributes(body: bytes) -> dict[int, bytes]:
+    """Pick the attributes of a link that we use; there are fifty others, and every call reads several links."""
+    found = {}
+    at = IFINFO.size
+    while at < len(body):
+        length, kind = ATTRIBUTE.unpack_from(body, at)
+        kind &= NLA_TYPE_MASK
+        if kind in _LINK_ATTRIBUTES:
+            found[kind] = body[at + ATTRIBUTE.size : at + length]
+        at += (length + 3 & ~3) or len(body)
+    return found
 
 
 def _text(value: bytes) -> str:
