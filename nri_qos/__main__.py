@@ -12,25 +12,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO, cast
 
-import yaml
-
 from nri_qos import cgroup
-from nri_qos.config import Config, OnExit
+from nri_qos.config import Config
 from nri_qos.connection import Link, Stop
-from nri_qos.journal import Journal
-from nri_qos.loop import Loop
-from nri_qos.plugin import Plugin
+from nri_qos.daemon import Daemon, journal_of
 from nri_qos.stderr import PatientStderr
-from nri_qos.watch import Watch
-from nri_qos.world import World
-from nri_qos.writer import Writer, undo
+from nri_qos.writer import undo
 from ubhost import config, log
 from ubhost.errors import Conflict, HostFault, InvalidRequest, UbError
 from ubhost.roots import Roots
 from ubhost.version import version
 
 SWITCH_S = 0.0005  # between threads, so that the loop does not keep a handler waiting (Python's default is 5 ms)
-FIRST_LOOK_S = 1.0  # for sysfs, before the runtime hears of us
 MAX_SOCKET_PATH = 107  # bytes, of sockaddr_un
 _log = logging.getLogger("nri_qos")
 
@@ -123,46 +116,19 @@ def _run(options: Options, settings: Config) -> int:
     if options.restore:
         return _restore(options.roots)
     lock = None if options.dry_run else _only_one(options.roots.run, stop)
-    mode = cgroup.mode(options.roots)
-    _log.info(
-        "nri-qos starts",
-        extra={"version": version(), "root": str(options.roots.root), "cgroup": mode.value, "dry_run": options.dry_run},
-    )
-    if mode is cgroup.Mode.OTHER:
-        _log.error("cgroup v2 is needed: decisions are reported, nothing is enforced", extra={"found": mode.value})
-    world = World(settings)
-    journal = Journal(_journal(options.roots)) if mode is cgroup.Mode.V2 and not options.dry_run else None
-    writer = Writer(cgroup.folder(options.roots), journal)
-    loop = Loop(world, writer, journal.entries if journal else {})
-    watch = Watch(world, options.roots, loop.wake)
-    watch.start()
-    watch.wait_for_first(FIRST_LOOK_S)
-    if mode is cgroup.Mode.V2:
-        loop.start()
-
-    def configure(text: str) -> None:
-        if text.strip() and options.config_file is None:
-            world.config = _parsed(text)
-
-    is_enforcing = not options.dry_run and mode is not cgroup.Mode.OTHER
-    plugin = Plugin(world, is_enforcing=is_enforcing, wake=loop.wake, configure=configure)
-    _serve(options, plugin, stop)
-    watch.end()
-    loop.end()
-    if journal is not None and world.config.on_exit is OnExit.RESTORE:
-        _log.info("cgroup files restored", extra=writer.restore())
+    if not stop.is_set:
+        _log.info("nri-qos starts", extra={"version": version(), "root": str(options.roots.root)})
+        daemon = Daemon(options.roots, settings, dry_run=options.dry_run, takes_config=options.config_file is None)
+        link = Link(daemon.plugin, options.name, options.index, stop)
+        with daemon:
+            if options.inherited_fd is not None:
+                link.serve_inherited(options.inherited_fd)
+            else:
+                link.serve_for_ever(options.sockets)
     if lock is not None:
         os.close(lock)
     _log.info("nri-qos ends")
     return 0
-
-
-def _serve(options: Options, plugin: Plugin, stop: Stop) -> None:
-    link = Link(plugin, options.name, options.index, stop)
-    if options.inherited_fd is not None:
-        link.serve_inherited(options.inherited_fd)
-    else:
-        link.serve_for_ever(options.sockets)
 
 
 def _restore(roots: Roots) -> int:
@@ -170,22 +136,10 @@ def _restore(roots: Roots) -> int:
     lock = _try_lock(roots.run)
     if lock is None:
         raise Conflict("nri-qos runs on this node: end it first, or it changes again what is restored")
-    outcome = undo(cgroup.folder(roots), _journal(roots))
+    outcome = undo(cgroup.folder(roots), journal_of(roots))
     os.close(lock)
     print(", ".join(f"{count} {what}" for what, count in outcome.items()))
     return 1 if outcome["failed"] else 0
-
-
-def _journal(roots: Roots) -> Path:
-    return roots.run / "nri-qos.journal"
-
-
-def _parsed(text: str) -> Config:
-    try:
-        content = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise InvalidRequest(f"the configuration from the runtime is not YAML: {error}") from error
-    return config.convert({} if content is None else content, Config, where="the configuration from the runtime")
 
 
 def _inherited(environ: Mapping[str, str]) -> int | None:

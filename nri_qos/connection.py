@@ -92,7 +92,7 @@ class Link:
                     self._serve(trunk)
                 if self._plugin.phase.is_synchronized and time.monotonic() - began > LASTED_S:
                     pauses.reset()
-                self._plugin.connected()
+                self._plugin.disconnected()
             self._stop.wait(pauses.next())
 
     def _connect(self, paths: tuple[Path, ...]) -> socket.socket | None:

@@ -92,3 +92,20 @@ def _waited(text: str) -> int | None:
             total = line.rpartition("total=")[2]
             return int(total) if total.isdigit() else None
     return None
+
+
+def memory_by_node(numa_stat: str) -> dict[int, int]:
+    """Return the bytes on each NUMA node, of ``memory.numa_stat``: ``anon N0=4096 N2=0`` and so on.
+
+    Nodes come and go, so the columns are not the same from one time to the next. cgroup v2 counts bytes.
+    """
+    found: dict[int, int] = {}
+    for line in numa_stat.splitlines():
+        kind, *columns = line.split()
+        if kind not in ("anon", "file"):  # shmem is part of file
+            continue
+        for column in columns:
+            node, _, size = column.partition("=")
+            if node[:1] == "N" and node[1:].isdigit() and size.isdigit():
+                found[int(node[1:])] = found.get(int(node[1:]), 0) + int(size)
+    return found

@@ -7,6 +7,7 @@ Source: reference/nri.md sections 1.4 to 1.10.
 """
 
 import logging
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -16,6 +17,7 @@ from ubproto.nri.v1alpha1 import nri_pb2
 from nri_qos import cpulist, messages
 from nri_qos.config import Failure
 from nri_qos.errors import STATUS
+from nri_qos.latency import Latencies
 from nri_qos.model import Decision, QosClass
 from nri_qos.ttrpc.session import Call, Status
 from nri_qos.world import World
@@ -59,6 +61,7 @@ class Plugin:
         configure: Callable[[str], None] = lambda _: None,
     ) -> None:
         self.phase = Phase()
+        self.latencies = Latencies()
         self._world = world
         self._is_enforcing = is_enforcing  # else: decide and report, answer with nothing
         self._wake = wake  # the loop has something to do
@@ -69,8 +72,12 @@ class Plugin:
     def connected(self) -> None:
         """Forget what belonged to an earlier connection. The model stays until Synchronize replaces it."""
         self.phase = Phase()
+        self._world.counts["sessions",] += 1
         self._pods.clear()
         self._containers.clear()
+
+    def disconnected(self) -> None:
+        self.phase = Phase()
 
     def handle(self, call: Call) -> bytes:
         """Return the payload of the answer.
@@ -82,6 +89,7 @@ class Plugin:
         if handler is None:
             raise Refusal(Status.UNIMPLEMENTED, f"{call.service}/{call.method} is not implemented")
         wait_s = min(LONGEST_WAIT_S, (call.timeout_s or 2) / 4)
+        began = time.perf_counter()
         try:
             return handler(self, call.payload, wait_s).SerializeToString()
         except Refusal:
@@ -92,6 +100,8 @@ class Plugin:
             if self._must_refuse(call.method):
                 raise Refusal(_status(error), f"nri-qos: {error}") from error
             return b""
+        finally:
+            self.latencies.add(call.method, time.perf_counter() - began)
 
     def _log_doubt(self, method: str, error: Exception) -> None:
         is_foreseen = isinstance(error, UbError | DecodeError)

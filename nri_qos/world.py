@@ -104,8 +104,8 @@ class World:
             self.counts["class_changes_ignored",] += 1
             classified = known.classified
         if known is None:
-            for key, value in (*classified.invalid, *classes.numa_policy(pod, classified.qos, self.config)[1]):
-                self.counts["invalid_values", key, value[:63]] += 1
+            for key, _ in (*classified.invalid, *classes.numa_policy(pod, classified.qos, self.config)[1]):
+                self.counts["invalid_values", key] += 1
         self.sandboxes[pod.id] = Sandbox(pod, classified)
         return self.sandboxes[pod.id]
 

@@ -1,0 +1,114 @@
+"""The parts of the running plugin, put together.
+
+    runtime -> Link -> Plugin -> World <- Loop -> Writer -> cgroup files
+                                   ^               |
+                        Watch (sysfs)           Journal
+
+``Plugin`` and ``World`` answer from memory on the main thread; ``Watch`` and ``Loop`` are threads that may wait for
+files.
+"""
+
+import logging
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import yaml
+
+from nri_qos import cgroup
+from nri_qos.cgroup import Mode
+from nri_qos.config import Config, OnExit
+from nri_qos.journal import Journal
+from nri_qos.loop import Loop
+from nri_qos.plugin import Plugin
+from nri_qos.report import Report
+from nri_qos.serve import StatusSocket, WebServer
+from nri_qos.watch import Watch
+from nri_qos.world import World
+from nri_qos.writer import Writer
+from ubhost import config
+from ubhost.errors import InvalidRequest
+from ubhost.roots import Roots
+
+FIRST_LOOK_S = 1.0  # for sysfs, before the runtime hears of us
+_log = logging.getLogger(__name__)
+
+
+class Daemon:
+    """Everything but the connection. A dry run has no journal, so nothing can be written."""
+
+    def __init__(self, roots: Roots, settings: Config, *, dry_run: bool, takes_config: bool) -> None:
+        """Put the parts together; ``takes_config``: the runtime may send the configuration.
+
+        Raises:
+            HostFault: the journal cannot be kept.
+        """
+        self._roots = roots
+        self._dry_run = dry_run
+        self._mode = cgroup.mode(roots)
+        self._world = World(settings)
+        self._journal = Journal(journal_of(roots)) if self._mode is Mode.V2 and not dry_run else None
+        self._writer = Writer(cgroup.folder(roots), self._journal)
+        self._loop = Loop(self._world, self._writer, self._journal.entries if self._journal else {})
+        self._watch = Watch(self._world, roots, self._loop.wake)
+        self._takes_config = takes_config
+        self.plugin = Plugin(
+            self._world,
+            is_enforcing=not dry_run and self._mode is not Mode.OTHER,
+            wake=self._loop.wake,
+            configure=self._configure,
+        )
+        self._served = ExitStack()
+
+    def __enter__(self) -> Self:
+        _log.info("cgroup hierarchy", extra={"mode": self._mode.value, "dry_run": self._dry_run})
+        if self._mode is Mode.OTHER:
+            _log.error("cgroup v2 is needed: decisions are reported, nothing is enforced")
+        self._watch.start()
+        self._watch.wait_for_first(FIRST_LOOK_S)
+        if self._mode is Mode.V2:
+            self._loop.start()
+        report = Report(self._world, self._loop, self._writer, self.plugin, self._mode)
+        if not self._dry_run:
+            status = StatusSocket(self._roots.run, report)
+            status.start()
+            self._served.callback(status.end)
+        if self._world.config.metrics_address is not None:
+            web = WebServer(self._world.config.metrics_address, report, self.plugin.latencies)
+            self._served.callback(web.end)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._served.close()
+        self._watch.end()
+        self._loop.end()
+        if self._journal is None:
+            return
+        if self._world.config.on_exit is OnExit.RESTORE:
+            _log.info("cgroup files restored", extra={"outcome": self._writer.restore()})
+        self._journal.close()
+
+    def _configure(self, text: str) -> None:
+        """Take the configuration that a runtime hands to the plugins it starts.
+
+        Raises:
+            InvalidRequest: it is wrong.
+        """
+        if text.strip() and self._takes_config:
+            self._world.config = _parsed(text)
+
+
+def journal_of(roots: Roots) -> Path:
+    return roots.run / "nri-qos.journal"
+
+
+def _parsed(text: str) -> Config:
+    where = "the configuration from the runtime"
+    try:
+        content = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise InvalidRequest(f"{where} is not YAML: {error}") from error
+    return config.convert({} if content is None else content, Config, where=where)

@@ -1,0 +1,145 @@
+"""What the daemon tells about itself: for metrics, ``ubnode qos`` and probes. Reads only, and only when asked."""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from nri_qos import counters, cpulist
+from nri_qos.census import Household, Tenant, take
+from nri_qos.cgroup import Mode
+from nri_qos.loop import Loop
+from nri_qos.plugin import Plugin
+from nri_qos.pools import Node
+from nri_qos.world import World
+from nri_qos.writer import Gone, Writer
+from ubhost.errors import HostFault
+
+KNOB_FILES = ("cpu.weight", "cpu.max", "cpuset.cpus", "cpuset.mems", "memory.high")
+
+
+@dataclass(frozen=True)
+class Report:
+    world: World
+    loop: Loop
+    writer: Writer
+    plugin: Plugin
+    mode: Mode
+
+    def not_ready(self) -> str | None:
+        """Return why the daemon does not do its work, ``None`` if it does."""
+        phase = self.plugin.phase
+        if not phase.is_configured:
+            return "not connected to the runtime"
+        if not phase.is_synchronized:
+            return "waiting for the runtime to synchronize"
+        if self.world.machine is None:
+            return "the CPUs of this node cannot be read"
+        if self.mode is not Mode.V2:
+            return f"cgroup hierarchy is {self.mode.value}, v2 is needed"
+        return None
+
+    def state(self) -> dict[str, Any]:
+        """Return the figures of the last period, and what this node can do."""
+        seen, phase = self.loop.seen, self.plugin.phase
+        observed = seen.observed
+        with self.world.locked(to_change=False) as world:
+            pods = Counter(sandbox.classified.qos.value for sandbox in world.sandboxes.values())
+        return {
+            "nri_connected": phase.is_configured,
+            "nri_synchronized": phase.is_synchronized,
+            "runtime": phase.runtime,
+            "offline_quota_cpus": seen.state.quota,
+            "offline_cpuset_cpus": len(seen.offline),
+            "online_usage_cpus": None if observed is None else observed.online,
+            "other_usage_cpus": None if observed is None else observed.other,
+            "pressure_ratio": None if observed is None else observed.pressure,
+            "loop_seconds": seen.took,
+            "because": seen.state.reason,
+            "pods": pods,
+            "capabilities": dict(self.writer.capabilities),
+            "cgroup_mode": self.mode.value,
+            "not_ready": self.not_ready(),
+        }
+
+    def counts(self) -> dict[tuple[str, ...], int]:
+        return {**self.world.counts, **self.writer.counts}
+
+    def remote_bytes(self) -> list[tuple[tuple[str, ...], float]]:
+        """Return ((namespace, pod), bytes on nodes of borrowed memory) of the pods that have any."""
+        census = self._census()
+        if census is None or not census[0].remote:
+            return []
+        node, households = census
+        found: list[tuple[tuple[str, ...], float]] = []
+        for house in households:
+            used = self.memory(house.folder)
+            remote = sum(size for numa, size in used.items() if numa in node.remote)
+            if remote:
+                found.append(((house.sandbox.pod.namespace, house.sandbox.pod.name), float(remote)))
+        return found
+
+    def pods(self) -> list[dict[str, Any]]:
+        """Return a row for each pod that runs, with its containers."""
+        census = self._census()
+        if census is None:
+            return []
+        return [self._pod(house) for house in census[1]]
+
+    def memory(self, folder: str | None) -> dict[int, int]:
+        """Return the bytes that a cgroup has on each NUMA node."""
+        if folder is None:
+            return {}
+        try:
+            return counters.memory_by_node(self.writer.read(folder, "memory.numa_stat"))
+        except (OSError, Gone):
+            return {}
+
+    def _census(self) -> tuple[Node, tuple[Household, ...]] | None:
+        try:
+            with self.world.locked(to_change=False) as world:
+                node, sandboxes, members = world.node(), dict(world.sandboxes), list(world.members.values())
+        except HostFault:
+            return None
+        return node, take(sandboxes, members, node).households
+
+    def _pod(self, house: Household) -> dict[str, Any]:
+        pod, rates = house.sandbox.pod, self.loop.seen.pods.get(house.folder or "")
+        return {
+            "namespace": pod.namespace,
+            "pod": pod.name,
+            "uid": pod.uid,
+            "class": house.qos.value,
+            "because": house.sandbox.classified.reason,
+            "cgroup": house.folder,
+            "usage_cpus": None if rates is None else rates.usage,
+            "waiting_ratio": None if rates is None else rates.waiting,
+            "is_throttled": None if rates is None else rates.is_throttled,
+            "quota_cpus": self.loop.seen.quota.get(house.folder or ""),
+            "memory_by_node": {str(numa): size for numa, size in sorted(self.memory(house.folder).items())},
+            "files": self._files(house.folder),
+            "containers": [self._container(tenant) for tenant in house.tenants],
+        }
+
+    def _container(self, tenant: Tenant) -> dict[str, Any]:
+        member = tenant.member
+        return {
+            "container": member.container.name,
+            "id": member.container.id,
+            "cgroup": tenant.folder,
+            "cpus": None if member.decision.cpus is None else cpulist.render(member.decision.cpus),
+            "mems": None if member.decision.mems is None else cpulist.render(member.decision.mems),
+            "own_cpus": cpulist.render(member.own_cpus),
+            "why": list(member.decision.reasons),
+            "files": self._files(tenant.folder),
+        }
+
+    def _files(self, folder: str | None) -> Mapping[str, str]:
+        """Return what the files that we work with say now."""
+        found = {}
+        for file in KNOB_FILES if folder is not None else ():
+            try:
+                found[file] = self.writer.read(folder or "", file)
+            except (OSError, Gone):
+                continue
+        return found
