@@ -9,39 +9,149 @@ from typing import Any
 
 import yaml
 
-from nri_qos import cpulist, manifests, observe
+from nri_qos import cpulist, manifests, observe, serve
 from nri_qos.config import Config
 from nri_qos.model import Container, Decision, Pod
 from nri_qos.world import World
 from ubhost import config
-from ubhost.errors import Exhausted, InvalidRequest
+from ubhost.errors import Exhausted, InvalidRequest, NotFound
 from ubhost.roots import Roots
 
 
 def main(argv: Sequence[str]) -> int:
     """Run one command; return its exit code. Errors of the domain are the caller's to print."""
     args = _parser().parse_args(argv)
-    rows = list(_plan(args))
-    if args.json:
-        print(json.dumps(rows, indent=2))
-    else:
-        print(_table(rows))
+    text, content = args.run(args)
+    print(json.dumps(content, indent=2) if args.json else text)
     return 0
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="ubnode qos", description=__doc__.partition(": ")[2] if __doc__ else None)
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    as_json = argparse.ArgumentParser(add_help=False)
+    as_json.add_argument("--json", action="store_true", help="as JSON")
+    parser = argparse.ArgumentParser(
+        prog="ubnode qos", parents=[as_json], description="What runs on this node, by class; without COMMAND, now."
+    )
+    parser.set_defaults(run=_show)
+    commands = parser.add_subparsers(metavar="COMMAND")
+    explain = commands.add_parser("explain", parents=[as_json], help="why a pod has what it has")
+    explain.add_argument("pod", metavar="POD", help="NAME, or NAMESPACE/NAME")
+    explain.set_defaults(run=_explain)
+    node = commands.add_parser("node", parents=[as_json], help="who uses the memory of a NUMA node")
+    node.add_argument("number", type=int, metavar="N")
+    node.add_argument("--users", action="store_true", help="the pods that have memory on it (the default)")
+    node.set_defaults(run=_node)
     plan = commands.add_parser(
         "plan",
+        parents=[as_json],
         help="what the pods of a manifest would get on this node",
         description="Decide about the pods of Kubernetes manifests as if they were created on this empty node, one "
         "after another. Nothing is changed, and no runtime is needed: kubectl get pod -o yaml | ubnode qos plan -f -",
     )
     plan.add_argument("-f", "--file", required=True, metavar="FILE", help="manifests, YAML; - is stdin")
     plan.add_argument("--config", type=Path, metavar="FILE", help="configuration of nri-qos")
-    plan.add_argument("--json", action="store_true", help="as JSON")
+    plan.set_defaults(run=_show_plan)
     return parser
+
+
+Shown = tuple[str, Any]  # for people, and for --json
+
+
+def _show(_: argparse.Namespace) -> Shown:
+    status = serve.ask(Roots.from_environ().run)
+    head = ("POD", "CLASS", "CPUS", "USED", "LIMIT", "WAITS", "THROTTLED", "MEMORY")
+    rows = [_live_cells(pod) for pod in sorted(status["pods"], key=lambda pod: (pod["class"], _name(pod)))]
+    return f"{table((head, *rows))}\n\n{_summary(status['state'])}", status
+
+
+def _live_cells(pod: dict[str, Any]) -> tuple[str, ...]:
+    cpus = sorted({c["files"].get("cpuset.cpus") or "any" for c in pod["containers"]})
+    memory = "  ".join(f"N{node} {_mib(size)}" for node, size in pod["memory_by_node"].items())
+    return (
+        _name(pod),
+        pod["class"],
+        " ".join(cpus),
+        _number(pod["usage_cpus"], "{:.2f}"),
+        _number(pod["quota_cpus"], "{:.2f}", "-"),
+        _number(pod["waiting_ratio"], "{:.1%}"),
+        {True: "yes", False: "no", None: "?"}[pod["is_throttled"]],
+        memory or "?",
+    )
+
+
+def _summary(state: dict[str, Any]) -> str:
+    why = state["not_ready"]
+    quota = _number(state["offline_quota_cpus"], "{:.2f} CPUs", "not limited yet")
+    runtime = state["runtime"].strip() or "no runtime"
+    return (
+        f"offline work may use {quota} on {state['offline_cpuset_cpus']} CPUs ({state['because']}); online work uses "
+        f"{_number(state['online_usage_cpus'], '{:.2f}')}, the rest of the node "
+        f"{_number(state['other_usage_cpus'], '{:.2f}')}\n{runtime}: {'ready' if why is None else f'NOT READY: {why}'}"
+    )
+
+
+def _explain(args: argparse.Namespace) -> Shown:
+    pods = serve.ask(Roots.from_environ().run)["pods"]
+    found = [pod for pod in pods if args.pod in (pod["pod"], _name(pod), pod["uid"])]
+    if not found:
+        raise NotFound(f"no pod {args.pod} runs on this node")
+    return "\n\n".join(_explained(pod) for pod in found), found
+
+
+def _explained(pod: dict[str, Any]) -> str:
+    lines = [f"{_name(pod)}: class {pod['class']}, because {pod['because']}"]
+    if pod["quota_cpus"] is not None:
+        lines.append(f"  held to {pod['quota_cpus']:.2f} CPUs")
+    lines += _file_lines(pod, "  ")
+    for container in pod["containers"]:
+        lines.append(f"  container {container['container']}: {'; '.join(container['why'])}")
+        lines += _file_lines(container, "    ")
+    return "\n".join(lines)
+
+
+def _file_lines(of: dict[str, Any], indent: str) -> list[str]:
+    files = "  ".join(f"{file}={value or 'unset'}" for file, value in of["files"].items())
+    return [f"{indent}{of['cgroup']}: {files}"] if files else [f"{indent}no cgroup found"]
+
+
+def _node(args: argparse.Namespace) -> Shown:
+    pods = serve.ask(Roots.from_environ().run)["pods"]
+    users = [
+        {
+            "pod": _name(pod),
+            "class": pod["class"],
+            "bytes": pod["memory_by_node"].get(str(args.number), 0),
+            "bound": sorted(
+                c["container"]
+                for c in pod["containers"]
+                if args.number in cpulist.parse(c["files"].get("cpuset.mems", ""))
+            ),
+        }
+        for pod in pods
+    ]
+    users = [user for user in users if user["bytes"] or user["bound"]]
+    users.sort(key=lambda user: (-user["bytes"], user["pod"]))
+    rows = [(u["pod"], u["class"], _mib(u["bytes"]), " ".join(u["bound"]) or "-") for u in users]
+    text = table((("POD", "CLASS", "MEMORY", "ALLOWED IN"), *rows)) if rows else f"nobody uses NUMA node {args.number}"
+    return text, users
+
+
+def _show_plan(args: argparse.Namespace) -> Shown:
+    rows = list(_plan(args))
+    head = ("POD", "CONTAINER", "CLASS", "WEIGHT", "CPUS", "MEMORY", "WHY")
+    return table((head, *(_cells(row) for row in rows))), rows
+
+
+def _name(pod: dict[str, Any]) -> str:
+    return f"{pod['namespace']}/{pod['pod']}"
+
+
+def _mib(size: int) -> str:
+    return f"{size / (1 << 20):.1f} MiB"
+
+
+def _number(value: float | None, form: str, missing: str = "?") -> str:
+    return missing if value is None else form.format(value)
 
 
 def _plan(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
@@ -85,10 +195,9 @@ def _documents(file: str) -> list[object]:
         raise InvalidRequest(f"{file} is not YAML: {error}") from error
 
 
-def _table(rows: list[dict[str, Any]]) -> str:
-    head = ("POD", "CONTAINER", "CLASS", "WEIGHT", "CPUS", "MEMORY", "WHY")
-    lines = [head, *(_cells(row) for row in rows)]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(head))]
+def table(lines: Sequence[tuple[str, ...]]) -> str:
+    """Return ``lines``, the first of them the head, in columns."""
+    widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
     return "\n".join(
         "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
     )

@@ -124,6 +124,8 @@ class Config:
             for key in ("available", "reserved", "remote_nodes")
             if (error := _error_of(lambda key=key: ids(getattr(self, key))))  # type: ignore[misc]
         ]
+        if self.metrics_address is not None and (error := _error_of(lambda: host_and_port(self.metrics_address or ""))):
+            wrong.append(error)
         if wrong:
             raise ValueError("; ".join(wrong))
 
@@ -131,6 +133,18 @@ class Config:
 def ids(value: CpuList | None) -> frozenset[int] | None:
     """Return the CPUs or nodes of a list in the configuration; ``None`` if it was not given."""
     return None if value is None else cpulist.parse(str(value))
+
+
+def host_and_port(address: str) -> tuple[str, int]:
+    """Return the parts of ``127.0.0.1:9479``, ``[::1]:9479`` or ``:9479``.
+
+    Raises:
+        InvalidRequest: it is none of these.
+    """
+    host, colon, port = address.rpartition(":")
+    if not colon or not (port.isascii() and port.isdigit()) or int(port) > 65535:
+        raise InvalidRequest(f"metrics_address {address!r} is not HOST:PORT")
+    return host.strip("[]"), int(port)
 
 
 def _error_of(check: Callable[[], object]) -> str | None:

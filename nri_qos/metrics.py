@@ -26,7 +26,6 @@ COUNTERS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "drift": ("Cgroup files that somebody else changed", ("file",)),
     "ineffective": ("Cgroup files that did not become what was written", ("file",)),
     "write_errors": ("Cgroup files that could not be written", ("file", "errno")),
-    "evictions": ("Offline pods evicted", ()),
 }
 
 GAUGES: Mapping[str, str] = {

@@ -11,9 +11,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+from nri_qos.config import host_and_port
 from nri_qos.latency import Latencies
 from nri_qos.report import Report
-from ubhost.errors import HostFault, InvalidRequest, NotFound
+from ubhost.errors import HostFault, NotFound
 
 SOCKET = "nri-qos.sock"
 TIMEOUT_S = 5.0
@@ -94,7 +95,6 @@ class WebServer:
         """Listen.
 
         Raises:
-            InvalidRequest: the address is not HOST:PORT.
             HostFault: it is taken, or not ours.
         """
         from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
@@ -128,18 +128,6 @@ class WebServer:
     def end(self) -> None:
         self._server.shutdown()
         self._server.server_close()
-
-
-def host_and_port(address: str) -> tuple[str, int]:
-    """Return the parts of ``127.0.0.1:9479``, ``[::1]:9479`` or ``:9479``.
-
-    Raises:
-        InvalidRequest: it is none of these.
-    """
-    host, colon, port = address.rpartition(":")
-    if not colon or not (port.isascii() and port.isdigit()) or int(port) > 65535:
-        raise InvalidRequest(f"metrics_address {address!r} is not HOST:PORT")
-    return host.strip("[]"), int(port)
 
 
 def _server(host: str, port: int, answer: Callable[[str], Answer]) -> ThreadingHTTPServer:

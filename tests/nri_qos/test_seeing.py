@@ -1,0 +1,191 @@
+"""What people and Prometheus are told."""
+
+import os
+import re
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ubproto.nri.v1alpha1 import nri_pb2
+
+from nri_qos import cli, counters, metrics
+from nri_qos.config import host_and_port
+from nri_qos.latency import BOUNDS_S, Latencies
+from tests.nri_qos.cgroups import Tree
+from tests.nri_qos.conftest import TOP, Plugin, container, environment, pod, until
+from ubhost.errors import InvalidRequest, NotFound
+from ubsim.runtime import CallRefused, Runtime
+
+
+@pytest.fixture
+def tree(root: Path) -> Tree:
+    return Tree(root)
+
+
+@pytest.fixture
+def running(runtime: Runtime, plugin: Plugin, tree: Tree, root: Path) -> int:
+    """A node with three pods; returns the port of the metrics."""
+    plugin.start(config={"period": 0.1, "metrics_address": "127.0.0.1:0"})
+    port = plugin.wait_for("serving metrics and probes")["port"]
+    runtime.register()
+    for name, qos in (("web", "LS"), ("db", "HLS"), ("batch", "BE")):
+        made = pod(name, qos, guaranteed=qos == "HLS")
+        folder = tree.pod(made)
+        tree.write(folder, "memory.numa_stat", "anon N0=1048576 N2=2097152\nfile N0=0 N2=1048576\nshmem N0=0 N2=5")
+        runtime.run_pod(made)
+        asked = container(made, cpus=2)
+        tree.container(asked, runtime.create(asked))
+        runtime.start(asked.id)
+    plugin.wait_for("offline work given more")
+    return int(port)
+
+
+def fetch(port: int, path: str) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
+
+
+def ubnode(root: Path, *arguments: str) -> str:
+    folder = os.environ.get("UB_BIN_DIR")
+    command = [str(Path(folder, "ubnode"))] if folder else [sys.executable, "-m", "ubnode"]
+    done = subprocess.run([*command, "qos", *arguments], env=environment(root), cwd=TOP, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_metrics_tell_decisions_quota_session_and_capabilities(running: int, runtime: Runtime) -> None:
+    status, text = fetch(running, "/metrics")
+    assert status == 200
+    for line in (
+        "ub_qos_nri_connected 1.0",
+        "ub_qos_nri_synchronized 1.0",
+        'ub_qos_decisions_total{class="HLS"} 1.0',
+        'ub_qos_pods{class="BE"} 1.0',
+        'ub_qos_cgroup_mode{mode="v2"} 1.0',
+        'ub_qos_capability{file="cpu.max"} 1.0',
+        'ub_qos_remote_bytes{namespace="shop",pod="batch"} 3.145728e+06',
+        'ub_qos_handler_seconds_count{method="CreateContainer"} 3.0',
+    ):
+        assert line in text.splitlines()
+    assert re.search(r"^ub_qos_offline_quota_cpus [0-9.]+$", text, re.MULTILINE)
+    with pytest.raises(CallRefused):
+        runtime.peer.call("FooBar", nri_pb2.Empty(), nri_pb2.Empty)
+
+
+def test_readiness_follows_the_session_and_liveness_does_not(running: int, runtime: Runtime) -> None:
+    """(A7, A16)"""
+    assert fetch(running, "/readyz") == (200, "ok\n")
+    runtime.shut_down()
+    until(lambda: fetch(running, "/readyz")[0] == 503)
+    assert fetch(running, "/readyz")[1] == "not connected to the runtime\n"
+    assert "ub_qos_nri_connected 0.0" in fetch(running, "/metrics")[1]
+    assert fetch(running, "/healthz") == (200, "ok\n")
+    runtime.listen()
+    runtime.handshake(runtime.accept())
+    until(lambda: fetch(running, "/readyz")[1] == "waiting for the runtime to synchronize\n")
+    runtime.synchronize()
+    until(lambda: fetch(running, "/readyz")[0] == 200)
+
+
+def test_the_table_shows_what_runs_and_how_it_does(running: int, root: Path) -> None:
+    lines = ubnode(root).splitlines()
+    assert lines[0].split() == ["POD", "CLASS", "CPUS", "USED", "LIMIT", "WAITS", "THROTTLED", "MEMORY"]
+    assert [line.split()[:2] for line in lines[1:4]] == [["shop/batch", "BE"], ["shop/db", "HLS"], ["shop/web", "LS"]]
+    assert lines[1].endswith("N0 1.0 MiB  N2 3.0 MiB")
+    assert lines[-1] == "ubsim v2.0.0: ready"
+
+
+def test_a_pod_is_explained_with_reasons_and_with_what_the_files_say(running: int, root: Path) -> None:
+    text = ubnode(root, "explain", "shop/db")
+    assert text.startswith("shop/db: class HLS, because qos.unifiedbus.com/class=HLS\n")
+    assert "CPUs of its own: 0-1; memory near its CPUs: node 0" in text
+    assert "cpuset.cpus=0-1" in text
+
+
+def test_users_of_a_borrowed_node_are_listed_before_it_is_returned(running: int, root: Path) -> None:
+    lines = ubnode(root, "node", "2", "--users").splitlines()
+    assert [line.split() for line in lines] == [
+        ["POD", "CLASS", "MEMORY", "ALLOWED", "IN"],
+        ["shop/batch", "BE", "3.0", "MiB", "app"],
+        ["shop/db", "HLS", "3.0", "MiB", "-"],
+        ["shop/web", "LS", "3.0", "MiB", "-"],
+    ]
+    assert ubnode(root, "node", "7") == "nobody uses NUMA node 7\n"
+
+
+def test_the_status_socket_is_roots_alone(running: int, root: Path) -> None:
+    folder = root / "run/ub-node"
+    assert folder.stat().st_mode & 0o077 == 0
+    assert (folder / "nri-qos.sock").stat().st_mode & 0o077 == 0
+    assert (folder / "nri-qos.journal").stat().st_mode & 0o077 == 0
+
+
+def test_a_node_without_the_plugin_is_a_clear_error(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("UB_ROOT", str(root))
+    with pytest.raises(NotFound, match="nri-qos does not run on this node"):
+        cli.main([])
+
+
+def test_an_address_that_is_taken_ends_the_start_clearly(runtime: Runtime, plugin: Plugin) -> None:
+    plugin.start(config={"metrics_address": "192.0.2.1:1"})
+    assert plugin.process.wait(timeout=10) == 1
+    assert "cannot serve metrics at 192.0.2.1:1" in plugin.log.read_text()
+    plugin.start(config={"metrics_address": "nonsense"})
+    assert plugin.process.wait(timeout=10) == 2
+
+
+@pytest.mark.parametrize("address", ["nonsense", "127.0.0.1", "h:99999", "h:x", "h:"])
+def test_a_malformed_address_is_refused(address: str) -> None:
+    with pytest.raises(InvalidRequest, match="metrics_address"):
+        host_and_port(address)
+    assert host_and_port("[::1]:9479") == ("::1", 9479)
+
+
+def test_every_counter_of_the_code_is_a_metric() -> None:
+    used = {
+        name for file in (TOP / "nri_qos").glob("*.py") for name in re.findall(r'counts\["(\w+)"', file.read_text())
+    }
+    assert used == metrics.COUNTERS.keys()
+
+
+def test_histograms_count_up() -> None:
+    latencies = Latencies()
+    for seconds in (0.0005, 0.003, 99.0):
+        latencies.add("X", seconds)
+    buckets, total = latencies.snapshot()["X"]
+    assert len(buckets) == len(BOUNDS_S) + 1
+    assert (buckets[0], buckets[2], buckets[-2], buckets[-1]) == (1, 2, 2, 3)
+    assert total == pytest.approx(99.0035)
+
+
+def test_memory_by_node_counts_bytes_of_whatever_nodes_there_are() -> None:
+    """(D24, E14)"""
+    text = "anon N0=100 N3=8192\nfile N0=1\nkernel_stack N0=77\nshmem N3=4096\n"
+    assert counters.memory_by_node(text) == {0: 101, 3: 8192}
+    assert counters.memory_by_node("") == {}
+
+
+def sample(**values: Any) -> counters.Counters:
+    return counters.Counters(**values)
+
+
+def test_counters_that_went_backwards_have_no_rate() -> None:
+    before, after = sample(at=1.0, usage=500, waited=10), sample(at=2.0, usage=400, waited=5)
+    assert counters.rates(before, after) == counters.Rates()
+    assert counters.rates(None, after) == counters.Rates()
+    assert counters.rates(after, after) == counters.Rates()
+
+
+def test_waiting_for_ones_own_limit_is_not_waiting_for_others() -> None:
+    before = sample(at=1.0, usage=0, waited=0, throttled=0, throttles=0)
+    after = sample(at=2.0, usage=500_000, waited=400_000, throttled=300_000, throttles=3)
+    got = counters.rates(before, after)
+    assert (got.usage, round(got.waiting or 0, 6), got.is_throttled) == (0.5, 0.1, True)
