@@ -12,10 +12,9 @@ from dataclasses import dataclass
 
 from nri_qos import cpulist
 from nri_qos.census import Census
-from nri_qos.journal import Place
 from nri_qos.model import QosClass
 from nri_qos.pools import Node
-from nri_qos.settings import Setting, cpu_max
+from nri_qos.settings import Place, Setting, cpu_max
 from nri_qos.world import Member, Sandbox
 
 OFFLINE_WEIGHT = "1"

@@ -14,14 +14,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from nri_qos.settings import Place
 from ubhost.errors import HostFault
 
 VERSION = 1
 SPARE_LINES = 1000  # lines over the live entries before the file is written anew
 _log = logging.getLogger(__name__)
-
-Place = tuple[str, str]
-"""A cgroup, relative to the root of the hierarchy, and a file in it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,9 +17,8 @@ from nri_qos import census, counters, cpulist, desired, load, squeeze
 from nri_qos.census import Census
 from nri_qos.counters import Counters, Rates
 from nri_qos.desired import Squeezed
-from nri_qos.journal import Place
 from nri_qos.pools import Node
-from nri_qos.settings import Setting
+from nri_qos.settings import Place, Setting
 from nri_qos.squeeze import Limits, Observed, State
 from nri_qos.world import World
 from nri_qos.writer import Gone, Writer

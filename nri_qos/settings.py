@@ -7,8 +7,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from nri_qos import cpulist
-from nri_qos.journal import Place
 from ubhost.errors import InvalidRequest
+
+Place = tuple[str, str]
+"""A cgroup, relative to the root of the hierarchy, and a file in it."""
 
 PERIOD_US = 50_000
 """Of ``cpu.max`` for offline work: a long period lets it run in long bursts, which online work waits for."""

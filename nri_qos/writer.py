@@ -14,8 +14,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from nri_qos.journal import Journal, Place
-from nri_qos.settings import Setting, in_order, is_same
+from nri_qos.journal import Journal
+from nri_qos.settings import Place, Setting, in_order, is_same
 
 LONGEST_RETREAT = 300  # periods
 _log = logging.getLogger(__name__)
