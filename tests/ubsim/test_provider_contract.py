@@ -1,0 +1,225 @@
+"""The in-memory provider and a simulated node behave alike: one list of tests, run on both."""
+
+import errno as numbers
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from ubhost.errors import Busy, Conflict, HostFault, InvalidRequest, NotFound, UbError, Unsupported
+from ubhost.provider import Bandwidth, EidSlot, Kind, Provider, Sharing
+from ubhost.providers import choose
+from ubsim import named_netns
+from ubsim.fakes import FakeProvider
+from ubsim.handles import running
+
+
+class Subject:
+    """A provider under test: how to let its pods come and go, and how to order a failure."""
+
+    provider: Provider
+
+    def pod(self, name: str) -> int:
+        raise NotImplementedError
+
+    def kill(self, name: str) -> None:
+        raise NotImplementedError
+
+    def fail(self, operation: str, errno: str, device: str) -> None:
+        raise NotImplementedError
+
+
+class InMemory(Subject):
+    def __init__(self, folder: Path, sharing: Sharing) -> None:
+        self.provider = self._fake = FakeProvider(sharing=sharing)
+        self._folder = folder
+        self._open: dict[str, int] = {}
+
+    def pod(self, name: str) -> int:
+        self._open[name] = os.open(self._folder / name, os.O_RDWR | os.O_CREAT)
+        return self._open[name]
+
+    def kill(self, name: str) -> None:
+        self._fake.netns_gone(os.fstat(self._open[name]).st_ino)
+        os.close(self._open.pop(name))
+
+    def fail(self, operation: str, errno: str, device: str) -> None:
+        self._fake.fail(operation, int(getattr(numbers, errno)), device=device)
+
+
+class Daemon(Subject):
+    def __init__(self, folder: Path, sharing: Sharing) -> None:
+        scenario = folder / "scenario.yaml"
+        scenario.write_text(yaml.safe_dump({"name": "c", "sharing": sharing.value, "nodes": [{"name": "node0"}]}))
+        self._running = running(scenario, Path(f"/tmp/ubsim-contract-{os.getpid()}"))
+        self._node = self._running.__enter__()["node0"]
+        self.provider = choose(self._node.roots, "sim")
+        self._open: dict[str, int] = {}
+
+    def close(self) -> None:
+        for name in tuple(self._open):
+            self.kill(name)
+        self._running.__exit__(None, None, None)
+
+    def pod(self, name: str) -> int:
+        named_netns.make(Path("/run/netns") / name)
+        self._open[name] = os.open(f"/run/netns/{name}", os.O_RDONLY)
+        return self._open[name]
+
+    def kill(self, name: str) -> None:
+        os.close(self._open.pop(name))
+        named_netns.remove(Path("/run/netns") / name)
+
+    def fail(self, operation: str, errno: str, device: str) -> None:
+        self._node.fail(operation, errno, device=device)
+
+
+@pytest.fixture(params=["memory", pytest.param("daemon", marks=pytest.mark.kernel)])
+def make(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[Sharing], Subject]]:
+    made: list[Daemon] = []
+
+    def build(sharing: Sharing) -> Subject:
+        if request.param == "memory":
+            return InMemory(tmp_path, sharing)
+        made.append(Daemon(tmp_path, sharing))
+        return made[-1]
+
+    yield build
+    for daemon in made:
+        daemon.close()
+
+
+@pytest.fixture
+def subject(make: Callable[[Sharing], Subject]) -> Subject:
+    return make(Sharing.EXCLUSIVE)
+
+
+def eventually(subject: Subject, expected: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 5
+    while not expected():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_both_are_simulated_and_name_the_same_devices(subject: Subject) -> None:
+    assert subject.provider.kind is Kind.SIM
+    found = [(d.id, d.members, len(d.eids), d.nodes) for d in subject.provider.devices()]
+    assert found == [
+        ("urma_1", ("bonding_dev_1", "udma2", "udma3"), 21, _nodes(1)),
+        ("urma_2", ("bonding_dev_2", "udma4", "udma5"), 21, _nodes(2)),
+    ]
+
+
+def _nodes(number: int) -> tuple[str, ...]:
+    kernel = (f"bonding_dev_{number}", f"udma{2 * number}", f"udma{2 * number + 1}")
+    return (*(f"uburma/{name}" for name in kernel), "ummu")
+
+
+def test_attach_and_detach(subject: Subject) -> None:
+    provider, pod = subject.provider, subject.pod("pod")
+    before = provider.devices()
+    device = before[0]
+    for _ in range(2):  # each may be repeated
+        provider.expose_all(device.members, pod)
+    provider.move_eids(device.eids, pod)
+    assert set(provider.exposed(pod)) == set(device.members)
+    assert {s.eid for s in provider.visible(pod)} == {s.eid for s in device.eids}
+    assert provider.devices()[0].eids == ()
+    for _ in range(2):
+        provider.unexpose_all(device.members, pod)
+    assert provider.devices() == before
+    assert (provider.exposed(pod), provider.visible(pod)) == ((), ())
+
+
+def test_an_eid_before_its_device_is_a_conflict_and_moves_nothing(subject: Subject) -> None:
+    provider, pod = subject.provider, subject.pod("pod")
+    device = provider.devices()[0]
+    with pytest.raises(Conflict):
+        provider.move_eid(device.eids[0], pod)
+    assert provider.devices()[0].eids == device.eids
+
+
+def test_what_does_not_exist_is_not_found(subject: Subject) -> None:
+    provider, pod = subject.provider, subject.pod("pod")
+    slot = provider.devices()[0].eids[0]
+    provider.expose(slot.device, pod)
+    for call in (
+        lambda: provider.expose("udma99", pod),
+        lambda: provider.move_eid(EidSlot("udma99", 0, slot.eid), pod),
+        lambda: provider.move_eid(EidSlot(slot.device, 900, slot.eid), pod),
+        lambda: provider.allocate("urma_99"),
+        lambda: provider.device("urma_99"),
+    ):
+        with pytest.raises(NotFound):
+            call()
+    provider.unexpose("udma99", pod)
+
+
+def test_two_pods_have_what_each_was_given(subject: Subject) -> None:
+    provider, pods = subject.provider, [subject.pod("one"), subject.pod("two")]
+    devices = provider.devices()
+    for device, pod in zip(devices, pods, strict=True):
+        provider.expose_all(device.members, pod)
+        provider.move_eids(device.eids, pod)
+    for device, pod in zip(devices, pods, strict=True):
+        assert {s.eid for s in provider.visible(pod)} == {s.eid for s in device.eids}
+
+
+def test_a_device_is_whole_again_when_its_pod_dies(subject: Subject) -> None:
+    provider, pod = subject.provider, subject.pod("pod")
+    before = provider.devices()
+    provider.expose_all(before[0].members, pod)
+    provider.move_eids(before[0].eids, pod)
+    subject.kill("pod")
+    eventually(subject, lambda: provider.devices() == before)
+
+
+def test_one_holder_at_a_time_and_freeing_twice_is_no_error(subject: Subject) -> None:
+    provider = subject.provider
+    provider.allocate("urma_1")
+    with pytest.raises(Busy):
+        provider.allocate("urma_1")
+    provider.free("urma_1")
+    provider.free("urma_1")
+    provider.allocate("urma_1")
+
+
+@pytest.mark.parametrize("limits", [Bandwidth(4, 8), Bandwidth(16, 8), Bandwidth(8, 12)])
+def test_a_limit_that_makes_no_sense_is_refused(subject: Subject, limits: Bandwidth) -> None:
+    with pytest.raises(InvalidRequest):
+        subject.provider.set_bandwidth("urma_1", limits)
+
+
+def test_a_limit_is_read_back_and_lifted(subject: Subject) -> None:
+    subject.provider.set_bandwidth("urma_1", Bandwidth(800, 1600))
+    assert subject.provider.bandwidth("urma_1") == Bandwidth(800, 1600)
+    subject.provider.set_bandwidth("urma_1", Bandwidth())
+    assert subject.provider.bandwidth("urma_1") == Bandwidth()
+
+
+@pytest.mark.parametrize(("level", "priority"), [(3, 16), (3, -1)])
+def test_a_priority_out_of_range_is_refused(subject: Subject, level: int, priority: int) -> None:
+    with pytest.raises(UbError):
+        subject.provider.set_service_level("udma2", level, priority)
+
+
+def test_an_ordered_failure_of_the_driver_is_a_host_fault_with_its_cause(subject: Subject) -> None:
+    provider, pod = subject.provider, subject.pod("pod")
+    subject.fail("expose", "EBUSY", "udma2")
+    with pytest.raises(HostFault) as caught:
+        provider.expose("udma2", pod)
+    assert isinstance(caught.value.__cause__, OSError)
+    provider.expose("udma2", pod)
+
+
+def test_a_host_that_shares_devices_exposes_none_and_shows_all(make: Callable[[Sharing], Subject]) -> None:
+    subject = make(Sharing.SHARED)
+    provider, pod = subject.provider, subject.pod("pod")
+    assert provider.sharing() is Sharing.SHARED
+    with pytest.raises(Unsupported):
+        provider.expose("udma2", pod)
+    assert "udma2" in provider.exposed(pod)
+    assert provider.visible(pod) == ()
