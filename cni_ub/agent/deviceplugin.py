@@ -71,14 +71,14 @@ def container_answer(resource: Resource, states: Sequence[DeviceState]) -> pb.Co
 
 
 class DevicePlugin(deviceplugin_pb2_grpc.DevicePluginServicer):
-    """One resource. ``prepare`` is called with the devices of a container before kubelet is answered."""
+    """One resource. ``prepare`` makes devices ready for a container, by name, before kubelet is answered."""
 
     def __init__(
         self,
         resource: Resource,
         resources: Sequence[Resource],
         inventory: Inventory,
-        prepare: Callable[[Snapshot], None],
+        prepare: Callable[[Iterable[str]], Snapshot],
     ) -> None:
         self.resource = resource
         self._streams: set[grpc.ServicerContext] = set()
@@ -139,10 +139,10 @@ class DevicePlugin(deviceplugin_pb2_grpc.DevicePluginServicer):
         )
 
     def Allocate(self, request: pb.AllocateRequest, context: grpc.ServicerContext) -> pb.AllocateResponse:
-        snapshot = self._inventory.snapshot
-        mine = {state.device.id: state for state in self._mine(snapshot)}
-        containers = [[_usable(id_, mine) for id_ in c.devices_ids] for c in request.container_requests]
-        self._prepare(snapshot)
+        before = {state.device.id: state for state in self._mine(self._inventory.snapshot)}
+        asked = [[_usable(id_, before) for id_ in container.devices_ids] for container in request.container_requests]
+        now = self._prepare(state.device.id for states in asked for state in states).by_id
+        containers = [[now.get(state.device.id, state) for state in states] for states in asked]
         for states in containers:
             devices = [state.device.id for state in states]
             log.info("devices given to a container", extra={"resource": self.resource.name, "devices": devices})

@@ -155,6 +155,7 @@ class Inventory:
         self._clock = clock
         self._writers: list[Writer] = []
         self._unwritten = True
+        self._looking = threading.Lock()
         self._changed = threading.Condition()
         self._snapshot = Snapshot()
         self._seen: object = None
@@ -202,6 +203,10 @@ class Inventory:
         Raises:
             UbError: the host cannot be read, or what changed cannot be written down; it is tried again next time.
         """
+        with self._looking:
+            self._look()
+
+    def _look(self) -> None:
         before = self._snapshot
         down: Busy | None = None
         try:

@@ -13,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cni_ub.agent.holders import PodDevice
 from cni_ub.agent.inventory import DeviceState, Snapshot
 from cni_ub.agent.service import Service
 from ubhost.model import PortState
@@ -47,9 +48,14 @@ class Exposition:
     """A collector for ``prometheus_client``: turns a snapshot into metrics."""
 
     def __init__(
-        self, snapshot: Callable[[], Snapshot], services: Callable[[], Sequence[Service]], calls: Calls
+        self,
+        snapshot: Callable[[], Snapshot],
+        pods: Callable[[], Sequence[PodDevice]],
+        services: Callable[[], Sequence[Service]],
+        calls: Calls,
     ) -> None:
         self._snapshot = snapshot
+        self._pods = pods
         self._services = services
         self._calls = calls
 
@@ -61,6 +67,7 @@ class Exposition:
         yield from _devices(snapshot)
         yield from _ports(snapshot)
         yield from _netdevs(snapshot.devices)
+        yield _allocated(self._pods())
         yield self._ready()
         yield self._durations()
 
@@ -97,9 +104,8 @@ def _devices(snapshot: Snapshot) -> "Iterator[Metric]":
     )
     healthy = GaugeMetricFamily("ub_device_healthy", "Whether it can be given to a pod", labels=["device"])
     fault = GaugeMetricFamily("ub_device_fault", "What is wrong with it", labels=["device", "fault"])
-    owner = GaugeMetricFamily(
-        "ub_device_owner", "Who has it", labels=["device", "pod_namespace", "pod", "container_id", "interface"]
-    )
+    attachment = ["device", "pod_namespace", "pod", "container_id", "interface"]
+    owner = GaugeMetricFamily("ub_device_owner", "Which attachment has it", labels=attachment)
     eids = GaugeMetricFamily("ub_eid_info", "EIDs that the host sees", labels=["device", "urma_device", "slot", "eid"])
     for state in snapshot.devices:
         device = state.device
@@ -114,6 +120,16 @@ def _devices(snapshot: Snapshot) -> "Iterator[Metric]":
         for slot in device.eids:
             eids.add_metric([device.id, slot.device, str(slot.index), str(slot.eid)], 1)
     yield from (info, healthy, fault, owner, eids)
+
+
+def _allocated(pods: Sequence[PodDevice]) -> "Metric":
+    from prometheus_client.core import GaugeMetricFamily
+
+    labels = ["device", "resource", "pod_namespace", "pod", "container"]
+    allocated = GaugeMetricFamily("ub_device_allocated", "Which container kubelet gave it to", labels=labels)
+    for given in pods:
+        allocated.add_metric([given.device, given.resource, given.namespace, given.pod, given.container], 1)
+    return allocated
 
 
 def _ports(snapshot: Snapshot) -> "Iterator[Metric]":

@@ -12,6 +12,8 @@ from typing import Protocol
 
 from ubhost.errors import UbError
 
+RETRY_S = 5.0
+
 log = logging.getLogger(__name__)
 
 
@@ -33,6 +35,7 @@ class Service(Protocol):
 class Loop:
     """Call ``turn`` every ``period_s`` seconds, and soon after ``wake``, in a thread of its own.
 
+    After a turn that failed the next one comes sooner, where the period is long.
     A reason (``UbError``) that ``turn`` raises is kept in ``trouble`` until a turn succeeds, and is logged when it
     changes. A bug is logged with its trace, and the loop goes on: one bad device must not blind the agent.
     """
@@ -77,7 +80,7 @@ class Loop:
         while not self._is_stopping:
             self._awake.clear()
             self.run_once()
-            self._awake.wait(self._period_s)
+            self._awake.wait(min(self._period_s, RETRY_S) if self.trouble else self._period_s)
 
     def _note(self, trouble: str | None) -> None:
         if trouble and trouble != self.trouble:

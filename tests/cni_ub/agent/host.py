@@ -9,7 +9,7 @@ from ubhost.roots import Roots
 from ubhost.sysfs.attributes import Folder
 from ubhost.sysfs.entities import read_entity_numa
 from ubhost.sysfs.urma import read_brief
-from ubhost.ubse.bodies import UrmaInfo
+from ubhost.ubse.bodies import UrmaInfo, UrmaPaths
 from ubsim import expansion, hosts, sysfs, tree
 from ubsim.fakes import FakeProvider
 
@@ -24,6 +24,9 @@ class TreeProvider(FakeProvider):
         self.sick: set[str] = set()
         self.listed = names
         self.is_down = False
+        self.made_of: dict[str, UrmaPaths] = {}  # what UBSE would tell when a device is allocated
+        self.taken: set[str] = set()  # allocated by another program of the host
+        self._told: dict[str, UrmaPaths] = {}
         super().__init__(self._look())
 
     def devices(self) -> tuple[Device, ...]:
@@ -37,7 +40,19 @@ class TreeProvider(FakeProvider):
         bus = Folder(self._root / "sys/bus/ub/devices")
         numa = {device.entity: read_entity_numa(bus / device.entity) for device in kernel if device.entity}
         infos = [UrmaInfo(name, name not in self.sick) for name in self.listed]
-        return managed(Found.of(kernel, numa), infos, {})
+        return managed(Found.of(kernel, numa), infos, self._told)
+
+    def allocate(self, device_id: str) -> None:
+        if device_id in self._told or device_id in self.taken:
+            raise Busy(f"{device_id} is allocated already")
+        if device_id in self.made_of:
+            self._told[device_id] = self.made_of[device_id]
+        else:
+            super().allocate(device_id)
+
+    def free(self, device_id: str) -> None:
+        if self._told.pop(device_id, None) is None:
+            super().free(device_id)
 
 
 class Host:

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from cni_ub.agent.holders import PodDevice
 from cni_ub.agent.metrics import BUCKETS, Calls, Exposition
 from cni_ub.agent.service import Service
 from cni_ub.agent.settings import address_of
@@ -20,6 +21,7 @@ from ubhost.ledger import Ledger
 from ubhost.record import Record
 
 Labels = frozenset[tuple[str, str]]
+PODS = (PodDevice("urma_3", "unifiedbus.com/ub_net_device", "default", "db", "main"),)
 
 
 class Part:
@@ -40,7 +42,9 @@ class Part:
 @contextmanager
 def serving(host: Host, parts: list[Service], calls: Calls) -> Iterator[str]:
     snapshot = snapshot_of(host)
-    server = WebServer(("127.0.0.1", 0), Exposition(lambda: snapshot, lambda: parts, calls), lambda: parts)
+    server = WebServer(
+        ("127.0.0.1", 0), Exposition(lambda: snapshot, lambda: PODS, lambda: parts, calls), lambda: parts
+    )
     server.start()
     try:
         yield f"http://127.0.0.1:{server.port}"
@@ -85,6 +89,7 @@ def test_devices_ports_owners_and_eids_are_told(host: Host) -> None:
     assert of(found, "ub_port_mtu_bytes", urma_device="udma2") == [4096]
     assert len(of(found, "ub_eid_info", device="urma_1")) == 21
     assert of(found, "ub_device_info", device="urma_1", level="stand-in", numa="1") == [1]
+    assert of(found, "ub_device_allocated", device="urma_3", pod_namespace="default", pod="db") == [1]
     assert of(found, "process_resident_memory_bytes")[0] > 0
 
 
@@ -120,7 +125,7 @@ def test_the_agent_is_ready_when_all_its_parts_are_and_says_which_is_not(host: H
 def test_an_address_that_is_taken_is_named(host: Host) -> None:
     with serving(host, [], Calls()) as url:
         address = url.removeprefix("http://")
-        second = WebServer(address_of(address), Exposition(lambda: snapshot_of(host), list, Calls()), list)
+        second = WebServer(address_of(address), Exposition(lambda: snapshot_of(host), tuple, list, Calls()), list)
         with pytest.raises(HostFault, match=f"cannot serve metrics at {address}: Address already in use"):
             second.start()
 
