@@ -5,7 +5,8 @@ import logging
 import signal
 import sys
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from cni_ub.agent.config import AgentConfig
@@ -64,9 +65,7 @@ def _run(settings: AgentConfig, stop: threading.Event) -> None:
 def _services(settings: AgentConfig, roots: Roots) -> tuple[Service, ...]:
     """Return the parts in the order in which they start. The socket is last, so that it closes first."""
 
-    def choose() -> Provider:
-        return providers.choose(roots, settings.provider)
-
+    choose = Kept(lambda: providers.choose(roots, settings.provider))
     names = [resource.name for resource in settings.resources]
     asked = devices_of(roots, names, settings.kubelet.folder) if settings.kubelet.is_used else None
     ledger, calls = Ledger(roots), Calls()
@@ -75,6 +74,24 @@ def _services(settings: AgentConfig, roots: Roots) -> tuple[Service, ...]:
     reconciler = Reconciler(host, settings.reconcile_period)
     beside = services(settings, roots, choose, ledger, (server, reconciler), calls)
     return (*beside, reconciler, server)
+
+
+class Kept:
+    """One provider for all calls, chosen again now and then: a driver may be loaded, or a simulator restarted."""
+
+    LIFE = 10.0  # seconds
+
+    def __init__(self, choose: Callable[[], Provider]) -> None:
+        self._choose = choose
+        self._provider: Provider | None = None
+        self._until = 0.0
+
+    def __call__(self) -> Provider:
+        provider = self._provider
+        if provider is None or time.monotonic() > self._until:
+            provider = self._provider = self._choose()
+            self._until = time.monotonic() + self.LIFE
+        return provider
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -19,6 +19,7 @@ from tests.cni_ub.machine import BUNDLE, EXECUTABLE, REPOSITORY, Answer, Ipam, i
 from ubhost import providers
 from ubhost.kernel.rtnl import Rtnl
 from ubhost.model import Link
+from ubhost.provider import Bandwidth
 from ubhost.roots import Roots
 from ubsim import control, supernode
 
@@ -160,9 +161,24 @@ class SimulatedNode:
 
     def exposed(self) -> dict[str, int]:
         """Return in how many pods each device is."""
-        return {
-            device["name"]: device["exposed"] for device in control.order(self._control, {"do": "status"})["devices"]
-        }
+        return {device["name"]: device["exposed"] for device in self._devices()}
+
+    def held(self) -> list[str]:
+        """Return the devices that UBSE has given out."""
+        return [device["name"] for device in self._devices() if device["held"]]
+
+    def limits(self) -> dict[str, Bandwidth]:
+        provider = providers.choose(Roots(self.root))
+        return {f"urma_{n}": provider.bandwidth(f"urma_{n}") for n in range(1, self.devices + 1)}
+
+    def pending(self) -> list[str]:
+        """Return the attachments whose release is not finished, after one more try."""
+        self.repair()
+        return self.ledger
+
+    def _devices(self) -> list[dict[str, Any]]:
+        status = control.order(self._control, {"do": "status"})
+        return list(status["devices"])
 
     def netdevs(self) -> dict[str, tuple[Any, ...]]:
         """Return the devices' netdevs on the host, with what a pod may have changed."""
@@ -181,7 +197,7 @@ class SimulatedNode:
         return file
 
     def state(self) -> tuple[Any, ...]:
-        return self.exposed(), self.netdevs(), self.ledger
+        return self.exposed(), self.netdevs(), self.ledger, self.held(), self.limits()
 
     def link_in(self, pod: str, name: str) -> Link | None:
         with Path(pod).open("rb") as netns, Rtnl(netns.fileno()) as rtnl:
