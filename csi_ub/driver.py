@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 
 import grpc
+import msgspec
 from ubproto.csi.v1 import csi_pb2_grpc
 
 from csi_ub.config import Config, default_pool
@@ -21,11 +22,14 @@ from csi_ub.nodevolumes import NodeVolumes
 from csi_ub.pool import Pool
 from csi_ub.pools import space
 from csi_ub.volumes import Volumes
-from ubhost.errors import InvalidRequest, UbError
+from ubhost import statefile
+from ubhost.config import convert
+from ubhost.errors import InvalidRequest, NotFound, UbError
 from ubhost.roots import Roots
 
 log = logging.getLogger(__name__)
 
+_REMEMBERED = "csi.json"
 _LONGEST_NODE_ID = 256  # bytes, CSI spec "Size Limits"
 
 
@@ -46,8 +50,10 @@ def services(mode: Mode, node_id: str, config: Config, roots: Roots) -> list[Cal
     """
     if not 0 < len(node_id.encode()) <= _LONGEST_NODE_ID:
         raise InvalidRequest(f"node id {node_id!r} is not of 1 to {_LONGEST_NODE_ID} bytes")
-    peers = {peer.node: peer.address for peer in config.peers}
-    volumes = Volumes(node_id, _pools(config, roots), _engines(node_id, peers, roots), tuple(peers), config.supernode)
+    volumes = connect(node_id, config, roots)
+    for pool in volumes.pools:
+        pool.open()
+    _remember(node_id, config, roots)
     _serve(volumes)
 
     def check() -> None:
@@ -67,6 +73,29 @@ def services(mode: Mode, node_id: str, config: Config, roots: Roots) -> list[Cal
         node.settle()
         add.append(partial(csi_pb2_grpc.add_NodeServicer_to_server, Node(node)))
     return add
+
+
+def connect(node_id: str, config: Config, roots: Roots) -> Volumes:
+    """Return the volumes of a node; nothing is made or started."""
+    peers = {peer.node: peer.address for peer in config.peers}
+    return Volumes(node_id, _pools(config, roots), _engines(node_id, peers, roots), tuple(peers), config.supernode)
+
+
+def remembered(roots: Roots) -> Volumes:
+    """Return the volumes of the driver that was started last on this host, for the command line.
+
+    Raises:
+        NotFound: none was started since the last boot.
+    """
+    content = statefile.read(roots.run / _REMEMBERED, 1)
+    if content is None:
+        raise NotFound(f"no ub-csi was started on this host: {roots.run / _REMEMBERED} is missing")
+    return connect(content["node"], convert(content["config"], Config, where=_REMEMBERED), roots)
+
+
+def _remember(node_id: str, config: Config, roots: Roots) -> None:
+    roots.run.mkdir(parents=True, exist_ok=True, mode=0o755)
+    statefile.write(roots.run / _REMEMBERED, 1, {"node": node_id, "config": msgspec.to_builtins(config)})
 
 
 def _engines(node_id: str, peers: dict[str, str], roots: Roots) -> Engines:
@@ -102,7 +131,4 @@ def _pools(config: Config, roots: Roots) -> tuple[Pool, ...]:
         default = default_pool(roots)
         Path(default.path).mkdir(parents=True, exist_ok=True, mode=0o700)
         wanted = (default,)
-    pools = tuple(Pool(each.name, Path(each.path), space(each.type)) for each in wanted)
-    for pool in pools:
-        pool.open()
-    return pools
+    return tuple(Pool(each.name, Path(each.path), space(each.type)) for each in wanted)

@@ -42,6 +42,7 @@ class AccessMode(IntEnum):
 
 class VolumeType(Enum):
     FILESYSTEM = "filesystem"
+    MODEL = "model"
 
 
 class Consistency(Enum):

@@ -17,7 +17,7 @@ from csi_ub.bounded import Bounded
 from csi_ub.engines.base import Reach
 from csi_ub.errors import InUse, NotStaged
 from csi_ub.locks import hold
-from csi_ub.model import Attachment, Capability
+from csi_ub.model import Attachment, Capability, VolumeType
 from csi_ub.mounter import Mounter, canonical, see
 from csi_ub.mountflags import attributes
 from csi_ub.noderecord import Debts, NodeRecord, NodeRecords, Use
@@ -87,10 +87,10 @@ class NodeVolumes:
             Unsupported: the volume cannot be used like that.
         """
         _refuse_block(capability)
-        use = Use(capability.mode, attributes(capability, is_read_only=False), capability.mount_group)
         target = canonical(staging)
         with hold(self._locks, f"volume {volume_id}"):
             reach = self.volumes.find(volume_id, context)
+            use = _use(capability, reach.context, is_read_only=False)
             with self._source(reach) as (source, origin):
                 before = self._records.read(volume_id)
                 record = _with_origin(before or NodeRecord(volume_id, dict(reach.context), origin), origin)
@@ -102,7 +102,8 @@ class NodeVolumes:
                 after = replace(record, staged={**record.staged, str(target): use})
                 with self._noted(before or NodeRecord(volume_id, dict(reach.context), origin), after):
                     self.debts.add(volume_id, reach.context)
-                    _give_to_group(source, capability.mount_group)
+                    if reach.context.get("type") != VolumeType.MODEL.value:
+                        _give_to_group(source, capability.mount_group)
                     mode = capability.mode
                     self.volumes.engine(reach).attach(reach, Attachment(self.volumes.node, mode, boot_id()))
                     apply(steps, Mounter(source).do)
@@ -146,13 +147,13 @@ class NodeVolumes:
             InUse: the access mode allows one target only, and there is another.
         """
         _refuse_block(capability)
-        use = Use(capability.mode, attributes(capability, is_read_only=readonly), capability.mount_group)
         target = canonical(target_path)
         with hold(self._locks, f"volume {volume_id}"):
             record = self._records.read(volume_id)
             if record is None:
                 self.volumes.find(volume_id, context)
                 raise NotStaged(f"volume {volume_id} is not staged on node {self.volumes.node}")
+            use = _use(capability, record.context, is_read_only=readonly)
             record = self._revived(record, canonical(staging))
             seen = see(target)
             _refuse_other_use(record.published.get(str(target)), use, target, seen)
@@ -290,6 +291,12 @@ class NodeVolumes:
         for other in self._still_published(record):
             if other != str(target) and (use.mode.is_single_target or record.published[other].mode.is_single_target):
                 raise InUse(f"volume {record.volume} is published at {other} as {record.published[other].mode.name}")
+
+
+def _use(capability: Capability, context: Mapping[str, str], *, is_read_only: bool) -> Use:
+    """Return the use that a call asks for. Pods never write to a model: its versions come by ``ubnode model push``."""
+    is_read_only = is_read_only or context.get("type") == VolumeType.MODEL.value
+    return Use(capability.mode, attributes(capability, is_read_only=is_read_only), capability.mount_group)
 
 
 def _with_origin(record: NodeRecord, origin: Origin) -> NodeRecord:

@@ -14,7 +14,7 @@ import msgspec
 
 from csi_ub.errors import InUse
 from csi_ub.locks import hold
-from csi_ub.model import Attachment, Snapshot, Volume, owner_tag
+from csi_ub.model import Attachment, Snapshot, Volume, VolumeType, owner_tag
 from csi_ub.pools.base import Space, Usage
 from csi_ub.pools.copy import remove_tree
 from csi_ub.shelf import VERSION, Shelf
@@ -146,7 +146,10 @@ class Pool:
         if volume.source is None:
             self.space.make(share, volume.size)
             (share / "data").mkdir()
-            (share / "data").chmod(0o777)  # any user of a pod may write; the pool itself is closed to all but root
+            # Any user of a pod may write; the pool itself is closed to all but root. Models come by `ubnode model`.
+            (share / "data").chmod(0o755 if volume.spec.type is VolumeType.MODEL else 0o777)
+            if volume.spec.type is VolumeType.MODEL:
+                (share / "data" / "versions").mkdir(mode=0o755)
         elif volume.source.is_snapshot:
             with self.snapshots.lock(volume.source.id):
                 original = self.snapshots.home / volume.source.id / "share"

@@ -18,6 +18,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "sim": ("ubsim.cli", "bring a simulated super-node up or down"),
     "attachments": ("cni_ub.cli", "which pod holds which device"),
     "volumes": ("csi_ub.cli", "volumes on this node"),
+    "model": ("csi_ub.models.cli", "versions of a model in a volume: push, switch, roll back"),
     "qos": ("nri_qos.cli", "QoS classes and placement of containers"),
     "conf": ("cni_ub.agent.cli", "ub-cni in the CNI configuration of this node"),
     "install": ("ubnode.install.cli:install", "put plugins on this node"),

@@ -26,6 +26,11 @@ class Reach:
     pool: Pool | None
 
 
+def volume_context(engine: str, volume: Volume) -> dict[str, str]:
+    """Return the part of a volume context that every engine has."""
+    return {"engine": engine, "owner": volume.owner, "pool": volume.pool, "type": volume.spec.type.value}
+
+
 class Engine(Protocol):
     """Every method may raise ``HostFault``. ``spans_machines``: nodes of the whole super-node reach its volumes."""
 

@@ -9,7 +9,7 @@ import os
 from collections.abc import Mapping
 from contextlib import suppress
 
-from csi_ub.engines.base import Reach
+from csi_ub.engines.base import Reach, volume_context
 from csi_ub.model import Attachment, Volume
 from csi_ub.pool import Pool
 from csi_ub.pools.base import Usage
@@ -27,7 +27,7 @@ class BindEngine:
         return volume
 
     def context(self, volume: Volume, pool: Pool) -> Mapping[str, str]:
-        return {"engine": self.name, "owner": volume.owner, "pool": volume.pool, "path": str(pool.path)}
+        return {**volume_context(self.name, volume), "path": str(pool.path)}
 
     def stage(self, reach: Reach) -> int:
         with _pool(reach).share(reach.volume) as share:

@@ -24,7 +24,7 @@ from pathlib import Path
 from csi_ub import programs
 from csi_ub.bounded import Bounded
 from csi_ub.engines import volfiles
-from csi_ub.engines.base import Reach
+from csi_ub.engines.base import Reach, volume_context
 from csi_ub.errors import Unreachable
 from csi_ub.locks import hold
 from csi_ub.model import Attachment, Volume
@@ -69,8 +69,7 @@ class GlusterEngine:
 
     def context(self, volume: Volume, pool: Pool) -> Mapping[str, str]:
         quota = "enforced" if pool.space.has_quota else "none"
-        shown = {"engine": self.name, "owner": volume.owner, "pool": volume.pool, "port": str(volume.port)}
-        return {**shown, "quota": quota}
+        return {**volume_context(self.name, volume), "port": str(volume.port), "quota": quota}
 
     def stage(self, reach: Reach) -> int:
         point = self._point(reach.volume)
