@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from ubhost import paths
 from ubhost.capacity import capacity
 from ubhost.changes import Change
 from ubhost.discovery import Discovery
@@ -18,6 +19,7 @@ from ubhost.show.table import table
 from ubhost.survey import survey
 from ubhost.uevents import Uevents
 from ubhost.watch import watch
+from ubhost.zerocopy import ZeroCopy
 
 TEXTS: Mapping[str, Callable[[Discovery], str]] = {
     "all": text.overview,
@@ -44,9 +46,12 @@ DATA: Mapping[str, Callable[[Discovery], dict[str, Any]]] = {
 }
 
 
+PATHS = "paths"  # of pods, as the attachments have them: no look at the devices is needed
+
+
 def parser() -> argparse.ArgumentParser:
     result = argparse.ArgumentParser(prog="ubnode show", description="Show what was found on this host.")
-    result.add_argument("what", nargs="?", choices=sorted(TEXTS), default="all", help="what to show (all)")
+    result.add_argument("what", nargs="?", choices=sorted([*TEXTS, PATHS]), default="all", help="what to show (all)")
     form = result.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="for programs: stable names, one document")
     form.add_argument("--dot", action="store_true", help="topology only: for Graphviz")
@@ -73,6 +78,9 @@ def main(argv: Sequence[str]) -> int:
             parser().error("--netns shows what a namespace sees: ubnode show eids")
         print(_seen_from(arguments))
         return 0
+    if arguments.what == PATHS:
+        print(_paths(as_json=arguments.json))
+        return 0
     with_memory = arguments.what == "capacity"
     print(_shown(arguments, survey(Roots.from_environ(), arguments.provider, with_memory=with_memory)))
     return 0
@@ -86,6 +94,16 @@ def _shown(arguments: argparse.Namespace, found: Discovery) -> str:
     if arguments.svg:
         return svg.picture(found)
     return TEXTS[arguments.what](found)
+
+
+def _paths(*, as_json: bool) -> str:
+    """The best way of each pod to every peer that it is told of."""
+    documents = ZeroCopy(Roots.from_environ()).documents()
+    if as_json:
+        return json.dumps({"version": data.VERSION, "attachments": list(documents.values())}, indent=1)
+    if not documents:
+        return "no pod asked for a zero-copy path (zeroCopy in the network configuration)"
+    return table(("POD", "NETWORK", "INTERFACE", "PEER IS A", "PEER", "BEST", "WAYS"), paths.rows(documents))
 
 
 def _seen_from(arguments: argparse.Namespace) -> str:
