@@ -68,14 +68,14 @@ def unplug(super_node: SuperNode, name: str, device: str) -> SuperNode:
     return _with_node(super_node, replace(node, devices=tuple(one for one in node.devices if one.name != device)))
 
 
-def borrow(super_node: SuperNode, borrower: str, lender: str, size: int) -> SuperNode:
+def borrow(super_node: SuperNode, borrower: str, lender: str, size: int, lease: str = "") -> SuperNode:
     """``borrower`` gets ``size`` bytes of ``lender`` as a NUMA node without CPUs, the lowest number that is free."""
     node = super_node.node(borrower)
     super_node.node(lender)
     number = next(n for n in range(len(node.numa) + 1) if n not in {numa.id for numa in node.numa})
     numa = tuple(sorted((*node.numa, Numa(number, size, borrowed_from=lender)), key=lambda one: one.id))
     memids = next_memids(super_node.regions, (lender, borrower))
-    region = Region(f"{borrower}.numa{number}", lender, (borrower,), size, memids, numa=number)
+    region = Region(f"{borrower}.numa{number}", lender, (borrower,), size, memids, numa=number, lease=lease)
     changed = replace(node, numa=numa, distances=_distances(node, numa))
     return replace(_with_node(super_node, changed), regions=(*super_node.regions, region))
 
@@ -88,6 +88,35 @@ def give_back(super_node: SuperNode, borrower: str, number: int) -> SuperNode:
     numa = tuple(one for one in node.numa if one.id != number)
     regions = tuple(r for r in super_node.regions if not (r.importers == (borrower,) and r.numa == number))
     return replace(_with_node(super_node, replace(node, numa=numa, distances=_distances(node, numa))), regions=regions)
+
+
+def lease(super_node: SuperNode, borrower: str, lender: str, name: str, blocks: int, block: int) -> SuperNode:
+    """``borrower`` gets ``blocks`` blocks of ``block`` bytes each of ``lender``, every one a device node."""
+    super_node.node(borrower)
+    super_node.node(lender)
+    for number in range(blocks):
+        memids = next_memids(super_node.regions, (lender, borrower))
+        region = Region(f"{borrower}/{name}/{number}", lender, (borrower,), block, memids, lease=name)
+        super_node = replace(super_node, regions=(*super_node.regions, region))
+    return super_node
+
+
+def end_lease(super_node: SuperNode, borrower: str, name: str) -> SuperNode:
+    """Give back what ``borrower`` leased as ``name``, as a NUMA node or as device nodes."""
+    mine = [region for region in super_node.regions if region.lease == name and region.importers == (borrower,)]
+    if not mine:
+        raise InvalidRequest(f"{borrower} has no lease {name!r}")
+    for region in mine:
+        if region.numa is not None:
+            super_node = give_back(super_node, borrower, region.numa)
+    return replace(super_node, regions=tuple(region for region in super_node.regions if region not in mine))
+
+
+def lendable(super_node: SuperNode, name: str) -> int:
+    """Return how many bytes node ``name`` could still lend: what is its own and not lent, but for one block."""
+    node = super_node.node(name)
+    own = sum(numa.memory for numa in node.numa if numa.borrowed_from is None)
+    return own - sum(region.size for region in super_node.regions if region.owner == name) - (128 << 20)
 
 
 def share(super_node: SuperNode, region: Region) -> SuperNode:

@@ -169,7 +169,6 @@ def check_distances(super_node: SuperNode) -> Iterator[str]:
 
 def check_borrowing(super_node: SuperNode) -> Iterator[str]:
     names = {node.name for node in super_node.nodes}
-    lent = dict.fromkeys(names, 0)
     for node in super_node.nodes:
         for numa in node.numa:
             at = f"node {node.name}: numa[{numa.id}]"
@@ -182,7 +181,13 @@ def check_borrowing(super_node: SuperNode) -> Iterator[str]:
                 yield f"{at} is borrowed and has CPUs"
             if numa.memory % NUMA_IMPORT:
                 yield f"{at}: {numa.memory} bytes are not a multiple of 128 MiB"
-            lent[numa.borrowed_from] += numa.memory
+
+
+def check_lending(super_node: SuperNode) -> Iterator[str]:
+    """A node keeps some of its own memory."""
+    lent = Counter[str]()
+    for region in super_node.regions:
+        lent[region.owner] += region.size
     for node in super_node.nodes:
         own = sum(numa.memory for numa in node.numa if numa.borrowed_from is None)
         if lent[node.name] >= own:
@@ -190,13 +195,14 @@ def check_borrowing(super_node: SuperNode) -> Iterator[str]:
 
 
 def check_regions(super_node: SuperNode) -> Iterator[str]:
-    if len(super_node.regions) > MAX_REGIONS:
-        yield f"{len(super_node.regions)} shared regions are more than {MAX_REGIONS}"
+    shared = [region for region in super_node.regions if region.numa is None and not region.lease]
+    if len(shared) > MAX_REGIONS:
+        yield f"{len(shared)} shared regions are more than {MAX_REGIONS}"
     yield from (f"two regions are called {name}" for name in _twice(region.name for region in super_node.regions))
     names = {node.name for node in super_node.nodes}
     for region in super_node.regions:
         at = f"region {region.name}"
-        if not re.fullmatch(rf"[A-Za-z0-9.:_-]{{1,{MAX_REGION_NAME}}}", region.name):
+        if not region.lease and not re.fullmatch(rf"[A-Za-z0-9.:_-]{{1,{MAX_REGION_NAME}}}", region.name):
             yield f"{at!r} is not a name of letters, digits and .:_-, at most {MAX_REGION_NAME} long"
         if region.size not in REGION_SIZE or region.size % REGION_GRANULE:
             yield f"{at}: {region.size} bytes are not 128 MiB to 256 GiB in steps of 4 MiB"
@@ -218,6 +224,7 @@ CHECKS: tuple[Check, ...] = (
     check_numa,
     check_distances,
     check_borrowing,
+    check_lending,
     check_regions,
 )
 

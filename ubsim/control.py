@@ -9,7 +9,7 @@ asks whether it can happen, then for good. The others go to one node.
 
 import json
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,139 +17,13 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from ubhost.errors import HostFault, InvalidRequest, UbError, Unsupported
-from ubsim import changes
-from ubsim.expansion import size_of
-from ubsim.faults import Fault, When, errno_named
-from ubsim.scenario import Region
+from ubsim import record
+from ubsim.faults import Fault, errno_named
+from ubsim.orders import OPERATIONS, ORDERS, Clear, Fail, Happening, LoseEid, Order, ReadLog, Status, Ubse
 from ubsim.ubse import Rejected
 
 if TYPE_CHECKING:
     from ubsim.simulated_node import SimulatedNode
-
-OPERATIONS = frozenset(
-    {
-        "expose", "unexpose", "move_eid", "set_dev_ns", "set_dev_sharing", "set_eid_sharing", "set_service_level",
-        "show_system", "devices", "allocate", "free", "bandwidth", "set_bandwidth", "reset_bandwidth", "activate",
-        "nodes", "cpu_links", "numa_memory", "local_node",
-    }
-)  # fmt: skip
-"""Every operation that can fail or be slow on order."""
-
-
-class Order(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """Base of all orders; a subclass's fields are the keys beside ``do``."""
-
-
-class Status(Order, frozen=True):
-    """What is up, held, exposed and on order."""
-
-
-class ReadLog(Order, frozen=True):
-    """What happened, oldest first."""
-
-
-class Clear(Order, frozen=True):
-    """Forget all faults on order."""
-
-
-class Fail(Order, frozen=True):
-    """Let calls of ``operation`` fail with ``errno``, or take ``delay_s`` longer, or both."""
-
-    operation: str
-    errno: str = ""
-    device: str = ""
-    skip: int = 0
-    count: int = 1
-    delay_s: float = 0.0
-    when: When = When.BEFORE
-
-
-class LoseEid(Order, frozen=True):
-    """The fabric takes the EID in slot ``index`` of a kernel device back, or gives it again."""
-
-    device: str
-    index: int
-    lost: bool = True
-
-
-class Ubse(Order, frozen=True):
-    """UBSE is stopped or started; who holds what survives, as in its own store."""
-
-    up: bool
-
-
-class Port(Order, frozen=True):
-    port: str
-    state: str
-
-
-class Cable(Order, frozen=True):
-    end: str
-    up: bool | None = None
-    latency_us: float | None = None
-    mbps: int | None = None
-
-
-class Plug(Order, frozen=True):
-    node: str
-    device: str
-
-
-class Unplug(Order, frozen=True):
-    node: str
-    device: str
-
-
-class Health(Order, frozen=True):
-    node: str
-    device: str
-    healthy: bool
-
-
-class Borrow(Order, frozen=True):
-    borrower: str
-    lender: str
-    size: str
-
-
-class GiveBack(Order, frozen=True):
-    borrower: str
-    numa: int
-
-
-class Share(Order, frozen=True):
-    """Export ``size`` bytes of ``owner`` and import them on ``importers``."""
-
-    name: str
-    owner: str
-    importers: tuple[str, ...]
-    size: str
-    cacheable: bool = False
-
-
-class Unshare(Order, frozen=True):
-    """Unimport everywhere, then unexport; refused while any node has it open."""
-
-    name: str
-
-
-ORDERS: Mapping[str, type[Order]] = {
-    "status": Status,
-    "log": ReadLog,
-    "clear": Clear,
-    "fail": Fail,
-    "eid": LoseEid,
-    "ubse": Ubse,
-    "port": Port,
-    "link": Cable,
-    "plug": Plug,
-    "unplug": Unplug,
-    "health": Health,
-    "borrow": Borrow,
-    "return": GiveBack,
-    "share": Share,
-    "unshare": Unshare,
-}
 
 
 class Control:
@@ -183,8 +57,10 @@ class Control:
                 self._node.lose_eid(given.device, given.index, lost=given.lost)
             case Ubse(up=up):
                 (self._node.open_ubse if up else self._node.close_ubse)()
+            case Happening():
+                self._node.become(given.change, dry=dry)
             case _:
-                self._node.become(_change(given), dry=dry)
+                raise InvalidRequest(f"nobody obeys {type(given).__name__}")
         if dry:
             return {}
         self._node.log.add("order", detail=f"{type(given).__name__.lower()} {msgspec.to_builtins(given)}")
@@ -236,29 +112,16 @@ class Control:
         return frozenset({name})
 
 
-def _change(given: Order) -> changes.Change:
-    match given:
-        case Port(port=port, state=state):
-            return lambda world: changes.set_port(world, port, state)
-        case Cable(end=end):
-            return lambda world: changes.set_link(world, end, up=given.up, latency_us=given.latency_us, mbps=given.mbps)
-        case Plug(node=node, device=device):
-            return lambda world: changes.plug(world, node, device)
-        case Unplug(node=node, device=device):
-            return lambda world: changes.unplug(world, node, device)
-        case Health(node=node, device=device, healthy=healthy):
-            return lambda world: changes.set_health(world, node, device, healthy=healthy)
-        case Borrow(borrower=borrower, lender=lender, size=size):
-            return lambda world: changes.borrow(world, borrower, lender, size_of(size))
-        case GiveBack(borrower=borrower, numa=numa):
-            return lambda world: changes.give_back(world, borrower, numa)
-        case Share(name=name, owner=owner, importers=importers):
-            region = Region(name, owner, importers, size_of(given.size), (), given.cacheable)
-            return lambda world: changes.share(world, region)
-        case Unshare(name=name):
-            return lambda world: changes.unshare(world, name)
-        case _:
-            raise InvalidRequest(f"{type(given).__name__} changes nothing")
+def broadcast(folder: Path, names: Iterable[str], what: Mapping[str, object]) -> None:
+    """Give every node below ``folder`` an order: first whether it could obey, then for good.
+
+    Raises:
+        InvalidRequest: one cannot; nothing has happened anywhere.
+    """
+    sockets = [record.control_socket(folder, name) for name in names]
+    for dry in (True, False):
+        for path in sockets:
+            order(path, {**what, "dry": dry})
 
 
 def order(path: Path, what: Mapping[str, object], *, timeout_s: float = 30.0) -> dict[str, Any]:

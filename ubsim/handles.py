@@ -86,9 +86,7 @@ class SuperNodeHandle:
         Raises:
             InvalidRequest: it cannot happen, and has happened nowhere.
         """
-        for dry in (True, False):
-            for node in self.nodes.values():
-                node.order(do, **what, dry=dry)
+        control.broadcast(self.folder, self.nodes, {"do": do, **what})
 
 
 def handle(folder: Path) -> SuperNodeHandle:

@@ -208,7 +208,8 @@ class Link:
 class Region:
     """Memory of ``owner`` that ``importers`` use: by name, or as NUMA node ``numa`` of the only importer.
 
-    ``memids`` are the ids under which the nodes know it, the owner's first.
+    ``memids`` are the ids under which the nodes know it, the owner's first. ``lease`` is the name under which the
+    importer borrowed it from UBSE, "" if the scenario or a tester did.
     """
 
     name: str
@@ -218,6 +219,7 @@ class Region:
     memids: tuple[int, ...]
     is_cacheable: bool = False
     numa: int | None = None
+    lease: str = ""
 
     def users(self) -> tuple[tuple[str, int], ...]:
         """Return (node, id there), the owner first."""

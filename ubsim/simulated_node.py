@@ -13,7 +13,7 @@ import selectors
 import shutil
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import count
 from pathlib import Path
 
@@ -26,7 +26,7 @@ from ubhost.roots import Roots
 from ubsim import consistency, record, sockets, sysfs, tree
 from ubsim.cables import LinkEvents, Obituaries
 from ubsim.changes import Change
-from ubsim.control import Control
+from ubsim.control import Control, broadcast
 from ubsim.faults import Faults
 from ubsim.hosts import host_of, is_usable, peers_of, rate_limit
 from ubsim.kernel import Kernel, Log
@@ -36,6 +36,7 @@ from ubsim.scenario import Node, SuperNode
 from ubsim.shared_memory import DIRECTORY
 from ubsim.ubcore import Refused as DriverRefused
 from ubsim.ubcore import Ubcore
+from ubsim.ubse_memory import Desk
 from ubsim.ubse_service import Service
 from ubsim.uevents import Subscribers
 from ubsim.views import Views
@@ -77,7 +78,8 @@ class SimulatedNode:
             outside=living() | {init},
         )
         self.kernel.on_change = self.uevents.follow
-        self.ubse = Service(super_node, self.node, faults=self.faults, log=self.log)
+        desk = Desk(name, roots.dev, lambda: self.super_node, self._let_happen)
+        self.ubse = Service(super_node, self.node, desk, faults=self.faults, log=self.log)
         self.regions = RegionService(roots.root.parent, name)
         self.regions.follow(super_node)
         self._fabric_events, self._home_events = LinkEvents(), LinkEvents(netns)
@@ -165,6 +167,10 @@ class SimulatedNode:
             self._list_regions()
             self._set_cables()
             self._announce(before, self._host)
+
+    def _let_happen(self, order: Mapping[str, object]) -> None:
+        """Tell every node of the super-node, ourselves among them. Not to be called with our lock held."""
+        broadcast(self._roots.root.parent, [node.name for node in self.super_node.nodes], order)
 
     def lose_eid(self, device: str, index: int, *, lost: bool) -> None:
         """The fabric takes one EID back, wherever it is, or gives it to the host again.

@@ -1,7 +1,7 @@
 """The stand-in for UBSE: one request in, one reply out, over the state of one node.
 
-The codec is ``ubhost.ubse``'s, the rules are ``ubsim.ubse``'s. Operations of ``ubsectl`` that speak UBSE's internal
-serialisation (CLI_*, CLUSTER) are answered NOT_SUPPORTED.
+The codec is ``ubhost.ubse``'s, the rules are those of ``ubsim.ubse`` and ``ubsim.ubse_memory``. Operations of
+``ubsectl`` that speak UBSE's internal serialisation (CLI_*, CLUSTER) are answered NOT_SUPPORTED.
 
 Source: reference/ub.md sections 5, 6.3 and 8.
 """
@@ -14,13 +14,14 @@ from ubhost.errors import InvalidRequest
 from ubhost.provider import Bandwidth
 from ubhost.ubse import bodies
 from ubhost.ubse.status import Status
-from ubhost.ubse.wire import Malformed, Module, NodeOp, Reply, Request, UrmaOp
+from ubhost.ubse.wire import Malformed, MemOp, Module, NodeOp, Reply, Request, UrmaOp
 from ubsim.faults import Faults, When
 from ubsim.hosts import is_usable, peers_of
 from ubsim.kernel import Log
 from ubsim.scenario import Node, SuperNode
 from ubsim.ubcore import Refused
 from ubsim.ubse import Rejected, Ubse, Urma
+from ubsim.ubse_memory import Desk
 
 LEND_RATIO = 100  # per cent, UBSE's own default (system.pool.memory.ratio)
 OPERATIONS: dict[tuple[int, int], str] = {
@@ -35,6 +36,16 @@ OPERATIONS: dict[tuple[int, int], str] = {
     (Module.NODE, NodeOp.CPU_TOPO): "cpu_links",
     (Module.NODE, NodeOp.NUMA_MEM): "numa_memory",
     (Module.NODE, NodeOp.NODE_GET): "local_node",
+    (Module.MEM, MemOp.FD_CREATE): "create_fd",
+    (Module.MEM, MemOp.FD_WITH_LEND): "create_fd",
+    (Module.MEM, MemOp.FD_GET): "fd",
+    (Module.MEM, MemOp.FD_LIST): "fds",
+    (Module.MEM, MemOp.FD_DELETE): "delete_fd",
+    (Module.MEM, MemOp.NUMA_CREATE): "create_numa",
+    (Module.MEM, MemOp.NUMA_WITH_LEND): "create_numa",
+    (Module.MEM, MemOp.NUMA_GET): "numa",
+    (Module.MEM, MemOp.NUMA_LIST): "numas",
+    (Module.MEM, MemOp.NUMA_DELETE): "delete_numa",
 }
 """What operations are called in the log and in faults."""
 
@@ -44,12 +55,13 @@ Handler = Callable[[bytes, int], bytes]
 class Service:
     """UBSE of one node. Safe for threads."""
 
-    def __init__(self, super_node: SuperNode, node: Node, *, faults: Faults, log: Log) -> None:
+    def __init__(self, super_node: SuperNode, node: Node, desk: Desk, *, faults: Faults, log: Log) -> None:
         self.state = Ubse({d.name: d for d in handed_out(super_node, node)}, super_node.ubse_owners)
         self._super_node = super_node
         self._node = node
         self._faults = faults
         self._log = log
+        self._desk = desk
         self._lock = threading.Lock()
         self._handlers: dict[tuple[int, int], Handler] = {
             (Module.URMA, UrmaOp.DEV_GET): self._devices,
@@ -71,12 +83,8 @@ class Service:
         operation = OPERATIONS.get(key, f"module {request.module} op {request.op}")
         device = _device(request)
         try:
-            handler = self._handlers.get(key)
-            if handler is None:
-                raise Rejected(Status.NOT_SUPPORTED, f"the simulator has no {operation}")
             self._faults.meet(operation, device)
-            with self._lock:
-                body = handler(request.body, uid)
+            body = self._handle(request, uid, operation)
             self._faults.meet(operation, device, When.AFTER)
         except Rejected as rejected:
             status = rejected.code
@@ -89,6 +97,16 @@ class Service:
             return Reply(Status.SUCCESS, body)
         self._log.add(operation, device, f"uid={uid}", status.name)
         return Reply(status)
+
+    def _handle(self, request: Request, uid: int, operation: str) -> bytes:
+        """Memory is the whole super-node's: its desk has locks of its own, for we will be told of the change."""
+        if request.module == Module.MEM and request.op in self._desk.handlers:
+            return self._desk.handlers[request.op](request.body, uid)
+        handler = self._handlers.get((request.module, request.op))
+        if handler is None:
+            raise Rejected(Status.NOT_SUPPORTED, f"the simulator has no {operation}")
+        with self._lock:
+            return handler(request.body, uid)
 
     def follow(self, super_node: SuperNode) -> None:
         """The super-node is another: devices came, went or changed their health. Who holds what stays."""
@@ -201,6 +219,6 @@ def _socket(node: Node, chip: int, die: int) -> int:
 
 
 def _device(request: Request) -> str:
-    if request.module != Module.URMA or request.op == UrmaOp.DEV_GET:
+    if request.module == Module.NODE or (request.module, request.op) == (Module.URMA, UrmaOp.DEV_GET):
         return ""
     return request.body.partition(b"\0")[0][: bodies.URMA_NAME].decode(errors="replace")
