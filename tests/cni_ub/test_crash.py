@@ -25,7 +25,9 @@ def shared_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimulatedN
     node.down()
 
 
-def die(node: SimulatedNode, verb: str, moment: int, number: str, pod: str, container: str = "c1") -> int:
+def die(
+    node: SimulatedNode, verb: str, moment: int, number: str, pod: str, container: str = "c1", device: str = "urma_1"
+) -> int:
     """Let a call die; return the exit code of its process."""
     environ = {
         **os.environ,
@@ -38,7 +40,7 @@ def die(node: SimulatedNode, verb: str, moment: int, number: str, pod: str, cont
         "PYTHONPATH": f"{REPOSITORY}:{REPOSITORY / 'proto'}",
     }
     command = [sys.executable, "-m", "tests.cni_ub.dying_call", str(moment), number]
-    conf = json.dumps(node.conf(mtu=1400, qos={"maxMbps": 800}))
+    conf = json.dumps(node.conf(device, mtu=1400, qos={"maxMbps": 800}))
     dead = subprocess.run(
         command, input=conf.encode(), env=environ, capture_output=True, check=False, timeout=60, cwd=REPOSITORY
     )
