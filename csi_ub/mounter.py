@@ -27,9 +27,9 @@ def canonical(path: str) -> Path:
     return Path(os.path.realpath(Path(path).parent)) / name
 
 
-def see(target: Path) -> Seen:
+def see(target: Path, table: tuple[mountinfo.Mount, ...]) -> Seen:
     """Return what is at ``target``. A mounted file system is not touched: it may be dead or hung."""
-    mounted = mountinfo.at(mountinfo.read(), target)
+    mounted = mountinfo.at(table, target)
     if mounted:
         return Seen(Entry.FOLDER, mounted)
     if target.is_symlink():

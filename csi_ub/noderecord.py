@@ -6,6 +6,7 @@ mount flags are kept as the attributes they became.
 """
 
 import hashlib
+import logging
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -20,6 +21,8 @@ from ubhost.kernel.mountinfo import Origin
 from ubhost.kernel.mounts import Attribute
 
 _VERSION = 1
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,17 +61,14 @@ class NodeRecords:
         self._folder = folder
 
     def read(self, volume_id: str) -> NodeRecord | None:
-        """Return the record, or ``None``.
-
-        Raises:
-            Damaged: it cannot be used.
-        """
+        """Return the record, or ``None``; a damaged one counts as none, the mount table still tells what is there."""
         path = self._path(volume_id)
-        content = statefile.read(path, _VERSION)
         try:
+            content = statefile.read(path, _VERSION)
             return None if content is None else msgspec.convert(content, NodeRecord)
-        except msgspec.ValidationError as error:
-            raise statefile.Damaged(f"{path} is not a volume's record: {error}") from error
+        except (statefile.Damaged, msgspec.ValidationError) as error:
+            log.warning("unreadable record", extra={"path": str(path), "error": str(error)})
+            return None
 
     def write(self, record: NodeRecord) -> None:
         """Replace the record; an idle one is removed."""
@@ -76,7 +76,7 @@ class NodeRecords:
         if record.is_idle:
             path.unlink(missing_ok=True)
         else:
-            statefile.write(path, _VERSION, msgspec.to_builtins(record))
+            statefile.write(path, _VERSION, msgspec.to_builtins(record), durable=False)  # mounts do not survive either
 
     def _path(self, volume_id: str) -> Path:
         if not is_own_id(volume_id):  # a name may be anything a caller sent

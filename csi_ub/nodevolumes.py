@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from csi_ub import propagation
 from csi_ub.bounded import Bounded
 from csi_ub.engines.base import Reach
 from csi_ub.errors import InUse, NotStaged
@@ -32,6 +33,8 @@ from ubhost.kernel import mountinfo
 from ubhost.kernel.mountinfo import Origin
 
 _STATS_S = 3.0  # kubelet asks every minute for every volume; a hung one must not hold it up
+
+Table = tuple[mountinfo.Mount, ...]
 
 log = logging.getLogger(__name__)
 
@@ -56,6 +59,7 @@ class NodeVolumes:
     run: Path
     debts: Debts
     bounded: Bounded = field(default_factory=Bounded)
+    is_alone: bool = field(default_factory=propagation.is_alone)  # see csi_ub.propagation
 
     def open(self) -> None:
         """Make the folders for records and locks, and sweep out records that a killed driver did not finish."""
@@ -84,21 +88,22 @@ class NodeVolumes:
             NotFound: no such volume.
             Conflict: staged there for another use, or something else is mounted there.
             InUse: the access mode does not allow this node beside another.
-            Unsupported: the volume cannot be used like that.
+            Unsupported: the volume cannot be used like that, or nobody would see it mounted.
         """
         _refuse_block(capability)
         target = canonical(staging)
         with hold(self._locks, f"volume {volume_id}"):
             reach = self.volumes.find(volume_id, context)
             use = _use(capability, reach.context, is_read_only=False)
-            with self._source(reach) as (source, origin):
+            with self._source(reach) as (source, origin, table):
                 before = self._records.read(volume_id)
                 record = _with_origin(before or NodeRecord(volume_id, dict(reach.context), origin), origin)
-                seen = see(target)
+                seen = see(target, table)
                 _refuse_other_use(record.staged.get(str(target)), use, target, seen)
                 steps = plan_mount(Bind(str(target), origin, use.attributes), seen, frozenset(record.former))
                 if not steps and before == record and str(target) in record.staged:
                     return
+                propagation.check(table, _existing(target), is_alone=self.is_alone)
                 after = replace(record, staged={**record.staged, str(target): use})
                 with self._noted(before or NodeRecord(volume_id, dict(reach.context), origin), after):
                     self.debts.add(volume_id, reach.context)
@@ -117,9 +122,10 @@ class NodeVolumes:
         target = canonical(staging)
         with hold(self._locks, f"volume {volume_id}"):
             record = self._records.read(volume_id)
-            if record and set(record.staged) <= {str(target)} and (published := self._still_published(record)):
+            table = mountinfo.read()
+            if record and set(record.staged) <= {str(target)} and (published := _still_published(record, table)):
                 raise InUse(f"volume {volume_id} is still published at {published[0]}")
-            self._unmount(volume_id, record, target, remove=False)
+            self._unmount(volume_id, record, target, table, remove=False)
             if record is None:
                 return
             record = replace(record, staged={path: use for path, use in record.staged.items() if path != str(target)})
@@ -155,13 +161,15 @@ class NodeVolumes:
                 raise NotStaged(f"volume {volume_id} is not staged on node {self.volumes.node}")
             use = _use(capability, record.context, is_read_only=readonly)
             record = self._revived(record, canonical(staging))
-            seen = see(target)
+            table = mountinfo.read()
+            seen = see(target, table)
             _refuse_other_use(record.published.get(str(target)), use, target, seen)
             steps = plan_mount(Bind(str(target), record.origin, use.attributes), seen, frozenset(record.former))
             if not steps and str(target) in record.published:
                 return
-            self._refuse_second_target(record, use, target)
-            source = _open_staged(record, canonical(staging))
+            self._refuse_second_target(record, use, target, table)
+            propagation.check(table, _existing(target), is_alone=self.is_alone)
+            source = _open_staged(record, canonical(staging), table)
             try:
                 with self._noted(record, replace(record, published={**record.published, str(target): use})):
                     apply(steps, Mounter(source).do)
@@ -177,7 +185,7 @@ class NodeVolumes:
         target = canonical(target_path)
         with hold(self._locks, f"volume {volume_id}"):
             record = self._records.read(volume_id)
-            self._unmount(volume_id, record, target, remove=True)
+            self._unmount(volume_id, record, target, mountinfo.read(), remove=True)
             if record and str(target) in record.published:
                 rest = {path: use for path, use in record.published.items() if path != str(target)}
                 self._records.write(replace(record, published=rest))
@@ -214,11 +222,12 @@ class NodeVolumes:
         return NodeRecords(self.run)
 
     @contextmanager
-    def _source(self, reach: Reach) -> Iterator[tuple[int, Origin]]:
-        """Bring a volume here; open the folder to bind, and tell what its mounts will show."""
+    def _source(self, reach: Reach) -> Iterator[tuple[int, Origin, Table]]:
+        """Bring a volume here; open the folder to bind, tell what its mounts will show, and what is mounted now."""
         source = self.volumes.engine(reach).stage(reach)
         try:
-            yield source, mountinfo.origin(mountinfo.read(), source)
+            table = mountinfo.read()
+            yield source, mountinfo.origin(table, source), table
         finally:
             os.close(source)
 
@@ -237,16 +246,16 @@ class NodeVolumes:
         reach = self.volumes.again(record.volume, record.context)
         if str(staging) not in record.staged or self.volumes.engine(reach).is_alive(reach):
             return record
-        with self._source(reach) as (source, origin):
+        with self._source(reach) as (source, origin, table):
             after = _with_origin(record, origin)
             bind = Bind(str(staging), origin, record.staged[str(staging)].attributes)
             with self._noted(record, after):
-                apply(plan_mount(bind, see(staging), frozenset(after.former)), Mounter(source).do)
+                apply(plan_mount(bind, see(staging, table), frozenset(after.former)), Mounter(source).do)
         return after
 
-    def _unmount(self, volume_id: str, record: NodeRecord | None, target: Path, *, remove: bool) -> None:
+    def _unmount(self, volume_id: str, record: NodeRecord | None, target: Path, table: Table, *, remove: bool) -> None:
         """Unmount the volume from ``target``. What was not recorded is ours if it shows what the volume would show."""
-        seen = see(target)
+        seen = see(target, table)
         ours, dead = frozenset[Origin](), frozenset[Origin]()
         if record:
             reach = self.volumes.again(volume_id, record.context)
@@ -255,7 +264,7 @@ class NodeVolumes:
             if not is_alive:
                 dead |= ours
         elif seen.mounts and self.volumes.own(volume_id):
-            with self._source(self.volumes.find(volume_id, {})) as (_, origin):
+            with self._source(self.volumes.find(volume_id, {})) as (_, origin, _):
                 ours = frozenset({origin})
         for step in plan_unmount(str(target), seen, ours, remove=remove, dead=dead):
             Mounter().do(step)
@@ -267,7 +276,7 @@ class NodeVolumes:
     def _mounted(self, volume_id: str, path: str) -> NodeRecord:
         record = self._records.read(volume_id)
         target = canonical(path) if path.startswith("/") else Path(path)
-        mounted = see(target).mounts if record else ()
+        mounted = mountinfo.at(mountinfo.read(), target) if record else ()
         if record is None or not mounted or mounted[-1].origin not in (record.origin, *record.former):
             raise NotFound(f"volume {volume_id} is not mounted at {path}")
         return record
@@ -283,14 +292,15 @@ class NodeVolumes:
         inodes = Usage(files.f_files - files.f_ffree, files.f_files) if files.f_files else None
         return Stats(engine.usage(reach), inodes, None)
 
-    def _still_published(self, record: NodeRecord) -> list[str]:
-        mounted = {mount.target for mount in mountinfo.read() if mount.origin in (record.origin, *record.former)}
-        return sorted(mounted & set(record.published))
-
-    def _refuse_second_target(self, record: NodeRecord, use: Use, target: Path) -> None:
-        for other in self._still_published(record):
+    def _refuse_second_target(self, record: NodeRecord, use: Use, target: Path, table: Table) -> None:
+        for other in _still_published(record, table):
             if other != str(target) and (use.mode.is_single_target or record.published[other].mode.is_single_target):
                 raise InUse(f"volume {record.volume} is published at {other} as {record.published[other].mode.name}")
+
+
+def _still_published(record: NodeRecord, table: Table) -> list[str]:
+    mounted = {mount.target for mount in table if mount.origin in (record.origin, *record.former)}
+    return sorted(mounted & set(record.published))
 
 
 def _use(capability: Capability, context: Mapping[str, str], *, is_read_only: bool) -> Use:
@@ -321,9 +331,14 @@ def _give_to_group(folder: int, group: int | None) -> None:
         raise HostFault(f"cannot give the volume to group {group}: {error.strerror}") from error
 
 
-def _open_staged(record: NodeRecord, staging: Path) -> int:
+def _existing(path: Path) -> Path:
+    """Return the nearest folder above ``path`` that exists."""
+    return next(each for each in path.parents if each.exists())
+
+
+def _open_staged(record: NodeRecord, staging: Path, table: Table) -> int:
     """Return a descriptor of the staged volume, after seeing that the mount there is this volume's."""
-    mounted = see(staging).mounts
+    mounted = mountinfo.at(table, staging)
     if not mounted or mounted[-1].origin != record.origin:
         raise NotStaged(f"volume {record.volume} is not mounted at {staging}: stage it again")
     return os.open(staging, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)

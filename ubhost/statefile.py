@@ -18,8 +18,10 @@ class Damaged(HostFault):
     """A state file exists, but what it says cannot be used."""
 
 
-def write(path: Path, version: int, content: dict[str, Any], *, mode: int = 0o600) -> None:
+def write(path: Path, version: int, content: dict[str, Any], *, mode: int = 0o600, durable: bool = True) -> None:
     """Replace ``path`` by ``content`` wholly, or leave it as it was.
+
+    What describes kernel state that a power cut ends too need not be ``durable``: then nothing is flushed to disk.
 
     Raises:
         HostFault: the folder is missing, read-only or full; the old file is untouched.
@@ -31,9 +33,11 @@ def write(path: Path, version: int, content: dict[str, Any], *, mode: int = 0o60
         with os.fdopen(fd, "w", encoding="utf-8") as out:
             out.write(text)
             out.flush()
-            os.fsync(out.fileno())
+            if durable:
+                os.fsync(out.fileno())
         temporary.replace(path)
-        _flush_folder(path.parent)
+        if durable:
+            _flush_folder(path.parent)
     except OSError as error:
         temporary.unlink(missing_ok=True)
         raise HostFault(f"cannot write {path}: {error.strerror or error}") from error

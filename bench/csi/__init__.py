@@ -1,0 +1,1 @@
+"""What a volume costs: calls of the driver, and bytes through an engine."""
