@@ -1,7 +1,7 @@
 """The stand-in for UBSE: one request in, one reply out, over the state of one node.
 
-The codec is ``ubhost.ubse``'s, the rules are those of ``ubsim.ubse`` and ``ubsim.ubse_memory``. Operations of
-``ubsectl`` that speak UBSE's internal serialisation (CLI_*, CLUSTER) are answered NOT_SUPPORTED.
+The codec is ``ubhost.ubse``'s, the rules are those of ``ubsim.ubse`` and ``ubsim.ubse_memory``; what ``ubsectl``
+asks is in ``ubsim.ubse_cli``. Operations that we could read no source of are answered NOT_SUPPORTED.
 
 Source: reference/ub.md sections 5, 6.3 and 8.
 """
@@ -15,6 +15,7 @@ from ubhost.provider import Bandwidth
 from ubhost.ubse import bodies
 from ubhost.ubse.status import Status
 from ubhost.ubse.wire import Malformed, MemOp, Module, NodeOp, Reply, Request, UrmaOp
+from ubsim import ubse_cli
 from ubsim.faults import Faults, When
 from ubsim.hosts import is_usable, peers_of
 from ubsim.kernel import Log
@@ -32,6 +33,10 @@ OPERATIONS: dict[tuple[int, int], str] = {
     (Module.URMA, UrmaOp.DEV_ALLOC): "allocate",
     (Module.URMA, UrmaOp.DEV_FREE): "free",
     (Module.URMA, UrmaOp.ACTIVATE): "activate",
+    (Module.URMA, UrmaOp.CLI_DEV_GET): "cli_devices",
+    (Module.URMA, UrmaOp.CLI_QOS): "cli_bandwidth",
+    (Module.NODE, NodeOp.CLUSTER): "cluster",
+    (Module.NODE, NodeOp.CLI_NODE_INFO): "node_info",
     (Module.NODE, NodeOp.LIST): "nodes",
     (Module.NODE, NodeOp.CPU_TOPO): "cpu_links",
     (Module.NODE, NodeOp.NUMA_MEM): "numa_memory",
@@ -48,6 +53,9 @@ OPERATIONS: dict[tuple[int, int], str] = {
     (Module.MEM, MemOp.NUMA_DELETE): "delete_numa",
 }
 """What operations are called in the log and in faults."""
+
+NAMED = frozenset({UrmaOp.QOS_SET, UrmaOp.QOS_GET, UrmaOp.QOS_RESET, UrmaOp.DEV_ALLOC, UrmaOp.DEV_FREE})
+"""URMA operations whose request begins with the name of a device."""
 
 Handler = Callable[[bytes, int], bytes]
 
@@ -71,6 +79,10 @@ class Service:
             (Module.URMA, UrmaOp.QOS_GET): self._limit_of,
             (Module.URMA, UrmaOp.QOS_RESET): self._unlimit,
             (Module.URMA, UrmaOp.ACTIVATE): self._activate,
+            (Module.URMA, UrmaOp.CLI_DEV_GET): self._cli_devices,
+            (Module.URMA, UrmaOp.CLI_QOS): lambda body, _: ubse_cli.limits(body, self._node, self.state),
+            (Module.NODE, NodeOp.CLUSTER): lambda _, __: ubse_cli.cluster(self._super_node),
+            (Module.NODE, NodeOp.CLI_NODE_INFO): lambda body, _: ubse_cli.node_info(body, self._super_node, self._node),
             (Module.NODE, NodeOp.LIST): self._nodes,
             (Module.NODE, NodeOp.NODE_GET): self._local_node,
             (Module.NODE, NodeOp.CPU_TOPO): self._cpu_links,
@@ -150,8 +162,12 @@ class Service:
         return b""
 
     def _activate(self, body: bytes, _: int) -> bytes:
-        self.state = self.state.activate(bodies.decode_urma_name(body))
-        return b""
+        self.state, reply = ubse_cli.activate(body, self._node, self.state)
+        return reply
+
+    def _cli_devices(self, body: bytes, _: int) -> bytes:
+        query = ubse_cli.DeviceQuery.decode(body)
+        return ubse_cli.devices(query, self._node, self.state, ubse_cli.member_eids(self._node))
 
     # NODE
 
@@ -219,6 +235,6 @@ def _socket(node: Node, chip: int, die: int) -> int:
 
 
 def _device(request: Request) -> str:
-    if request.module == Module.NODE or (request.module, request.op) == (Module.URMA, UrmaOp.DEV_GET):
+    if request.module == Module.NODE or (request.module == Module.URMA and request.op not in NAMED):
         return ""
     return request.body.partition(b"\0")[0][: bodies.URMA_NAME].decode(errors="replace")
