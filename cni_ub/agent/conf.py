@@ -91,12 +91,13 @@ class ConfGenerator:
 
     def _signature(self) -> Iterator[tuple[str, int, int, int]]:
         """Yield what differs when a file changed, in the folder and in those of networks."""
-        with contextlib.suppress(OSError):
-            for entry in sorted(self.folder.iterdir()):
-                for path in (entry, entry / confplan.SUBDIR_FILE):
+        with contextlib.suppress(OSError), os.scandir(self.folder) as entries:
+            for entry in entries:
+                paths = [f"{entry.path}/{confplan.SUBDIR_FILE}"] if entry.is_dir(follow_symlinks=False) else []
+                for path in (entry.path, *paths):
                     with contextlib.suppress(OSError):
-                        found = path.stat()
-                        yield str(path), found.st_ino, found.st_size, found.st_mtime_ns
+                        found = os.stat(path)  # noqa: PTH116 - every second
+                        yield path, found.st_ino, found.st_size, found.st_mtime_ns
 
     def _put(self, path: Path, text: bytes) -> bool:
         if path.parent == self.folder:

@@ -21,27 +21,37 @@ _SHORT = 64  # bytes; a state or an EID is shorter
 
 
 class Glance:
+    """``again`` forgets which files are open: something said that devices come or go."""
+
     def __init__(self, roots: Roots) -> None:
         self._urma = os.fspath(roots.sys / "class" / "ubcore")
         self._rdma = os.fspath(roots.sys / "class" / "infiniband")
         self._entities = os.fspath(roots.sys / "bus" / "ub" / "devices")
         self._folders = tuple(os.fspath(path) for path in (roots.state / "attachments", roots.dev / "uburma"))
         self._ubse = Ubse(roots.ubse_socket, timeout_s=2)
+        self._files = OpenFiles()
         self._count = 0
         self._rest: object = None
 
     def __call__(self) -> object:
         if self._count % EVERY == 0:
+            self._files.close()  # one of them may have another file in its place
             self._rest = tuple(self._less_often())
         self._count += 1
         return tuple(self._often()), tuple(map(_changed, self._folders)), self._health(), self._rest
 
+    def again(self) -> None:
+        self._count = 0
+
+    def close(self) -> None:
+        self._files.close()
+
     def _often(self) -> Iterator[tuple[str, bytes]]:
         for name in _names(self._urma):
-            yield name, _read(f"{self._urma}/{name}/port0/state")
-            yield name, _read(f"{self._urma}/{name}/eids/eid0")
+            yield name, self._files.read(f"{self._urma}/{name}/port0/state")
+            yield name, self._files.read(f"{self._urma}/{name}/eids/eid0")
         for name in _names(self._rdma):
-            yield name, _read(f"{self._rdma}/{name}/ports/1/state")
+            yield name, self._files.read(f"{self._rdma}/{name}/ports/1/state")
 
     def _less_often(self) -> Iterator[tuple[str, bytes]]:
         for name in _names(self._urma):
@@ -61,6 +71,42 @@ class Glance:
             return str(error)
 
 
+class OpenFiles:
+    """Attributes that are read again and again: finding one costs five times as much as reading it."""
+
+    def __init__(self) -> None:
+        self._open: dict[str, int] = {}
+
+    def read(self, path: str) -> bytes:
+        """Return what the attribute says now; nothing where it cannot be read."""
+        try:
+            if path not in self._open:
+                self._open[path] = _open(path)
+            return os.pread(self._open[path], _SHORT, 0)
+        except OSError:  # it went away, and perhaps came back as another
+            if path in self._open:
+                os.close(self._open.pop(path))
+            return b""
+
+    def close(self) -> None:
+        while self._open:
+            os.close(self._open.popitem()[1])
+
+
+def _open(path: str) -> int:
+    return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+
+
+def _read(path: str) -> bytes:
+    with suppress(OSError):
+        fd = _open(path)
+        try:
+            return os.read(fd, _SHORT)
+        finally:
+            os.close(fd)
+    return b""
+
+
 def _names(folder: str) -> list[str]:
     with suppress(OSError):
         return sorted(os.listdir(folder))  # noqa: PTH208 - names only, every second
@@ -71,13 +117,3 @@ def _changed(folder: str) -> int:
     with suppress(OSError):
         return os.stat(folder).st_mtime_ns  # noqa: PTH116 - every second
     return 0
-
-
-def _read(path: str) -> bytes:
-    with suppress(OSError):
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-        try:
-            return os.read(fd, _SHORT)
-        finally:
-            os.close(fd)
-    return b""

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 from cni_ub.agent import deviceid
 from cni_ub.agent.allocation import Place, natural
+from cni_ub.agent.glance import Glance
 from cni_ub.agent.health import faults
 from cni_ub.agent.service import Loop
 from ubhost.discovery import level_of
@@ -29,7 +30,7 @@ from ubhost.topology import Die, Topology, topology
 
 GLANCE_S = 1.0  # a change of what raises no event is seen within this
 MANAGER_GRACE_S = 10.0  # UBSE may restart meanwhile; pods that ask for a device then are tried again
-LOOK_S = 60.0  # everything is read again after this, whatever the glances said
+LOOK_S = 300.0  # everything is read again after this, whatever the glances said
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?")  # also a legal name in CDI
 _LONGEST = deviceid.MAX - len("::9999")
 UNKNOWN = Place()
@@ -135,7 +136,7 @@ Writer = Callable[[Snapshot], None]
 
 
 class Inventory:
-    """Keeps the snapshot. ``glance`` returns something cheap that differs when a full look is worth it."""
+    """Keeps the snapshot. What ``glance`` returns differs when a full look is worth it."""
 
     name = "devices"
 
@@ -144,7 +145,7 @@ class Inventory:
         provider: Callable[[], Provider],
         roots: Roots,
         ledger: Ledger,
-        glance: Callable[[], object],
+        glance: Glance,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._choose = provider
@@ -172,6 +173,7 @@ class Inventory:
 
     def stop(self) -> None:
         self._loop.stop()
+        self._glance.close()
         self.wake_waiters()
 
     def ready(self) -> str | None:
@@ -179,6 +181,7 @@ class Inventory:
 
     def wake(self) -> None:
         """Look soon: an event said that something changed."""
+        self._glance.again()
         self._looked_at = float("-inf")
         self._loop.wake()
 

@@ -13,6 +13,7 @@ pkg/apis/{pluginregistration/v1,deviceplugin/v1beta1}.
 
 import contextlib
 import logging
+import os
 import stat
 import time
 from collections.abc import Callable
@@ -285,7 +286,7 @@ def _identity(path: Path) -> tuple[int, int] | None:
     Inode numbers are used again at once on some file systems, the time of the last change is not.
     """
     try:
-        found = path.lstat()
+        found = os.lstat(path)
     except OSError:
         return None
     return (found.st_ino, found.st_ctime_ns) if stat.S_ISSOCK(found.st_mode) else None

@@ -7,6 +7,7 @@ replaced; a watch on the old folder would go silent then.
 
 import logging
 import threading
+import time
 from collections.abc import Callable
 from typing import Protocol
 
@@ -80,7 +81,12 @@ class Loop:
         while not self._is_stopping:
             self._awake.clear()
             self.run_once()
-            self._awake.wait(min(self._period_s, RETRY_S) if self.trouble else self._period_s)
+            self._awake.wait(self._pause_s())
+
+    def _pause_s(self) -> float:
+        """Return the time to the next turn. Loops of one period turn together: a CPU wakes up once for all of them."""
+        period_s = min(self._period_s, RETRY_S) if self.trouble else self._period_s
+        return period_s - time.monotonic() % period_s
 
     def _note(self, trouble: str | None) -> None:
         if trouble and trouble != self.trouble:
