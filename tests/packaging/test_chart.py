@@ -181,10 +181,17 @@ def test_stage_and_publish_paths_are_seen_by_kubelet(render: Render) -> None:
     assert kubelet["mountPropagation"] == "Bidirectional"  # plugins/ and pods/, both below it
 
 
-def test_propagation_to_the_node_is_for_the_csi_driver_only(render: Render) -> None:
-    for found in containers(render(*EVERYTHING)):
-        ways = {mount.get("mountPropagation") for mount in found.get("volumeMounts", ())}
-        assert ("Bidirectional" in ways) == (found["name"] == "csi")
+def test_only_who_mounts_for_others_propagates_to_the_node(render: Render) -> None:
+    ways = {
+        found["name"]: {
+            mount["mountPath"] for mount in found["volumeMounts"] if mount.get("mountPropagation") == "Bidirectional"
+        }
+        for found in containers(render(*EVERYTHING))
+    }
+    assert {name: paths for name, paths in ways.items() if paths} == {
+        "agent": {"/run/ub-node"},
+        "csi": {"/var/lib/kubelet", "/run/ub-node", "/var/lib/ub-node"},
+    }
 
 
 def test_namespaces_that_the_runtime_makes_later_are_seen_by_the_agent(render: Render) -> None:
