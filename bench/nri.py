@@ -23,6 +23,7 @@ from ubproto.nri.v1alpha1 import nri_pb2
 
 from nri_qos import messages, observe
 from nri_qos.config import Config
+from nri_qos.files import Hierarchy
 from nri_qos.journal import Journal
 from nri_qos.loop import Loop
 from nri_qos.ttrpc.session import Call, Session
@@ -221,7 +222,8 @@ def _turn_time(root: Path, cgroups: int) -> float:
             world.create(None, messages.container(asked))
             world.started(messages.container(asked))
     journal = Journal(root / "run/bench.journal")
-    loop = Loop(world, Writer(tree.root, journal), journal.entries)
+    files = Hierarchy(tree.root)
+    loop = Loop(world, files, Writer(files, journal), journal.entries)
     times = []
     for turn in range(8):
         began = time.perf_counter()

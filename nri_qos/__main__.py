@@ -12,12 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO, cast
 
-from nri_qos import cgroup
+from nri_qos import cgroup, restore
 from nri_qos.config import Config
 from nri_qos.connection import Link, Stop
 from nri_qos.daemon import Daemon, journal_of
 from nri_qos.stderr import PatientStderr
-from nri_qos.writer import undo
 from ubhost import config, log
 from ubhost.errors import Conflict, HostFault, InvalidRequest, UbError
 from ubhost.roots import Roots
@@ -136,7 +135,7 @@ def _restore(roots: Roots) -> int:
     lock = _try_lock(roots.run)
     if lock is None:
         raise Conflict("nri-qos runs on this node: end it first, or it changes again what is restored")
-    outcome = undo(cgroup.folder(roots), journal_of(roots))
+    outcome = restore.from_file(cgroup.folder(roots), journal_of(roots))
     os.close(lock)
     print(", ".join(f"{count} {what}" for what, count in outcome.items()))
     return 1 if outcome["failed"] else 0

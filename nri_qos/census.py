@@ -44,6 +44,10 @@ class Census:
         """Return the folders of the offline pods."""
         return [house.folder for house in self.households if house.qos is QosClass.BE and house.folder is not None]
 
+    def namespaces(self) -> dict[str, str]:
+        """Return the namespaces of the pods, by their folders."""
+        return {house.folder: house.sandbox.pod.namespace for house in self.households if house.folder is not None}
+
     def measured(self) -> list[str]:
         """Return the folders whose counters matter: managed pods, and containers with CPUs of their own."""
         managed = [house for house in self.households if house.qos.is_managed and house.folder is not None]

@@ -11,10 +11,14 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from nri_qos import cpulist, knobs
+from nri_qos.manifests import quantity
 from nri_qos.model import NumaPolicy, QosClass
 from ubhost.errors import InvalidRequest
 
 CpuList = str | int  # YAML reads a single CPU as a number
+
+
+Quantity = str | int  # bytes, as in Kubernetes: 512Mi
 
 
 class OnExit(Enum):
@@ -55,6 +59,14 @@ class Selector:
     qos: QosClass
     labels: dict[str, str] = field(default_factory=dict)
     namespaces: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteBudget:
+    """Quantities such as ``4Gi``."""
+
+    pod: Quantity | None = None
+    namespace: Quantity | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +111,12 @@ class Config:
     offline_remote: bool = True
     """Whether offline containers may use borrowed memory. Online containers never do."""
 
+    remote_budget: RemoteBudget = RemoteBudget()
+    """Borrowed memory that offline work may have; who has more is kept off it until a fifth below."""
+
+    memory_reserve: Annotated[float, Meta(ge=0, le=0.5)] = 0.1
+    """Share of this server's memory that shall stay available; below it, offline pods give some back."""
+
     threshold: Annotated[float, Meta(gt=0, le=1)] = 0.75
     """Share of the CPUs that online and offline work may use together."""
 
@@ -124,6 +142,11 @@ class Config:
             for key in ("available", "reserved", "remote_nodes")
             if (error := _error_of(lambda key=key: ids(getattr(self, key))))  # type: ignore[misc]
         ]
+        wrong += [
+            f"remote_budget.{key}: {error}"
+            for key in ("pod", "namespace")
+            if (error := _error_of(lambda key=key: size(getattr(self.remote_budget, key))))  # type: ignore[misc]
+        ]
         if self.metrics_address is not None and (error := _error_of(lambda: host_and_port(self.metrics_address or ""))):
             wrong.append(error)
         if wrong:
@@ -133,6 +156,11 @@ class Config:
 def ids(value: CpuList | None) -> frozenset[int] | None:
     """Return the CPUs or nodes of a list in the configuration; ``None`` if it was not given."""
     return None if value is None else cpulist.parse(str(value))
+
+
+def size(value: Quantity | None) -> int | None:
+    """Return the bytes of a quantity; ``None`` if it was not given."""
+    return None if value is None else int(quantity(value))
 
 
 def host_and_port(address: str) -> tuple[str, int]:

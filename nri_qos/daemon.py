@@ -16,9 +16,10 @@ from typing import Self
 
 import yaml
 
-from nri_qos import cgroup
+from nri_qos import cgroup, restore
 from nri_qos.cgroup import Mode
 from nri_qos.config import Config, OnExit
+from nri_qos.files import Hierarchy
 from nri_qos.journal import Journal
 from nri_qos.loop import Loop
 from nri_qos.plugin import Plugin
@@ -49,8 +50,9 @@ class Daemon:
         self._mode = cgroup.mode(roots)
         self._world = World(settings)
         self._journal = Journal(journal_of(roots)) if self._mode is Mode.V2 and not dry_run else None
-        self._writer = Writer(cgroup.folder(roots), self._journal)
-        self._loop = Loop(self._world, self._writer, self._journal.entries if self._journal else {})
+        self._files = Hierarchy(cgroup.folder(roots))
+        self._writer = Writer(self._files, self._journal)
+        self._loop = Loop(self._world, self._files, self._writer, self._journal.entries if self._journal else {})
         self._watch = Watch(self._world, roots, self._loop.wake)
         self._takes_config = takes_config
         self.plugin = Plugin(
@@ -69,7 +71,7 @@ class Daemon:
         self._watch.wait_for_first(FIRST_LOOK_S)
         if self._mode is Mode.V2:
             self._loop.start()
-        report = Report(self._world, self._loop, self._writer, self.plugin, self._mode)
+        report = Report(self._world, self._loop, self._files, self._writer, self.plugin, self._mode)
         if not self._dry_run:
             status = StatusSocket(self._roots.run, report)
             status.start()
@@ -88,7 +90,7 @@ class Daemon:
         if self._journal is None:
             return
         if self._world.config.on_exit is OnExit.RESTORE:
-            _log.info("cgroup files restored", extra={"outcome": self._writer.restore()})
+            _log.info("cgroup files restored", extra={"outcome": restore.restore(self._files, self._journal)})
         self._journal.close()
 
     def _configure(self, text: str) -> None:

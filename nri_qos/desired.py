@@ -8,13 +8,13 @@ Source: design section 8; reference/nri.md sections 0 (4), 3, 4.4 and 5 (C19, E8
 
 from collections.abc import Container as Holds
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from nri_qos import cpulist
-from nri_qos.census import Census
+from nri_qos.census import Census, Household
 from nri_qos.model import QosClass
 from nri_qos.pools import Node
-from nri_qos.settings import Place, Setting, cpu_max
+from nri_qos.settings import Place, Setting, cpu_max, memory
 from nri_qos.world import Member, Sandbox
 
 OFFLINE_WEIGHT = "1"
@@ -26,6 +26,8 @@ class Squeezed:
 
     cpus: frozenset[int]
     quota: Mapping[str, float] | Mapping[str, None]  # folder of a pod -> CPUs; None lifts our limit
+    high: Mapping[str, float] = field(default_factory=dict)  # folder of a pod -> bytes
+    homebound: frozenset[str] = frozenset()  # folders of pods that are kept off borrowed memory
 
 
 def settings(census: Census, squeezed: Squeezed, held: Holds[Place]) -> Iterator[Setting]:
@@ -33,7 +35,7 @@ def settings(census: Census, squeezed: Squeezed, held: Holds[Place]) -> Iterator
     for house in census.households:
         for tenant in house.tenants:
             if tenant.folder is not None:
-                yield from _of_container(tenant.member, house.sandbox, tenant.folder, census, squeezed, held)
+                yield from _of_container(tenant.member, house, tenant.folder, census, squeezed, held)
         if house.folder is not None:
             yield from _of_pod(house.sandbox, house.folder, census.node, squeezed, held)
 
@@ -50,7 +52,7 @@ def choose_offline(node: Node, counts: Mapping[int, int], now: frozenset[int]) -
 
 
 def _of_container(
-    member: Member, sandbox: Sandbox, folder: str, census: Census, squeezed: Squeezed, held: Holds[Place]
+    member: Member, house: Household, folder: str, census: Census, squeezed: Squeezed, held: Holds[Place]
 ) -> Iterator[Setting]:
     node = census.node
     asked = member.container.resources
@@ -58,14 +60,14 @@ def _of_container(
     if is_theirs and census.kubelet_is_static and member.decision.qos is QosClass.BE:
         cpus: frozenset[int] | None = squeezed.cpus & cpulist.parse(asked.cpus) or None
     else:
-        cpus = None if is_theirs else _cpus(member, sandbox, node, squeezed)
+        cpus = None if is_theirs else _cpus(member, house.sandbox, node, squeezed)
     if cpus is not None:
         yield Setting(folder, "cpuset.cpus", cpulist.render(cpus), _before(member, asked.cpus, member.decision.cpus))
     elif (folder, "cpuset.cpus") in held:
         yield Setting(folder, "cpuset.cpus", None)
     if not member.decision.qos.is_managed or (asked.mems and member.decision.mems is None):
         return
-    mems = cpulist.render(_mems(member, node))
+    mems = cpulist.render(node.local if house.folder in squeezed.homebound else _mems(member, node))
     yield Setting(folder, "cpuset.mems", mems, _before(member, asked.mems, member.decision.mems))
     if member.decision.qos is QosClass.BE:
         weight = None if member.is_adopted or asked.shares is None else str(weight_of(asked.shares))
@@ -74,13 +76,18 @@ def _of_container(
 
 def _of_pod(sandbox: Sandbox, folder: str, node: Node, squeezed: Squeezed, held: Holds[Place]) -> Iterator[Setting]:
     for file, value in node.config.knobs.get(sandbox.classified.qos, {}).items():
-        yield Setting(folder, file, value)
+        if file != "memory.high" or folder not in squeezed.high:
+            yield Setting(folder, file, value)
     if sandbox.classified.qos is not QosClass.BE:
         return
     if node.config.offline_idle:
         yield Setting(folder, "cpu.idle", "1")
     else:
         yield Setting(folder, "cpu.weight", OFFLINE_WEIGHT)
+    if folder in squeezed.high:
+        yield Setting(folder, "memory.high", memory(squeezed.high[folder]))
+    elif (folder, "memory.high") in held and "memory.high" not in node.config.knobs.get(QosClass.BE, {}):
+        yield Setting(folder, "memory.high", None)
     quota = squeezed.quota.get(folder)
     if quota is not None:
         yield Setting(folder, "cpu.max", cpu_max(quota))

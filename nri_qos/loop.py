@@ -7,21 +7,25 @@ periods without reading everything each time; what an event points at is looked 
 Source: design section 8; reference/nri.md sections 0 (3), 2.3 and 5 (D, F).
 """
 
+import contextlib
 import logging
 import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from nri_qos import census, counters, cpulist, desired, load, squeeze
+from nri_qos import census, counters, cpulist, desired, load, memory, squeeze
 from nri_qos.census import Census
+from nri_qos.config import size
 from nri_qos.counters import Counters, Rates
 from nri_qos.desired import Squeezed
+from nri_qos.files import Gone, Hierarchy
+from nri_qos.memory import Budget
 from nri_qos.pools import Node
 from nri_qos.settings import Place, Setting
 from nri_qos.squeeze import Limits, Observed, State
 from nri_qos.world import World
-from nri_qos.writer import Gone, Writer
+from nri_qos.writer import Writer
 from ubhost.errors import HostFault
 
 ROUNDS = 30  # periods in which every file was looked at
@@ -46,10 +50,11 @@ class Seen:
 
 
 class Loop(threading.Thread):
-    def __init__(self, world: World, writer: Writer, held: Mapping[Place, object]) -> None:
+    def __init__(self, world: World, files: Hierarchy, writer: Writer, held: Mapping[Place, object]) -> None:
         super().__init__(name="loop", daemon=True)
         self.seen = Seen()
         self._world = world
+        self._files = files
         self._writer = writer
         self._held = held
         self._last: dict[str, Counters] = {}
@@ -61,6 +66,8 @@ class Loop(threading.Thread):
         self._wanted: dict[Place, Setting] = {}
         self._queue: list[Place] = []  # what is still to be looked at in this round
         self._period = 0
+        self._memory = memory.State()
+        self._homebound: frozenset[str] = frozenset()
         self._wake = threading.Event()
         self._is_ending = False
         self._complaint = ""
@@ -97,12 +104,15 @@ class Loop(threading.Thread):
         people = self._take_census()
         if is_due:
             self._measure(people, now)
+            self._measure_memory(people)
         squeezed = self._squeezed(people)
         if squeezed != self._squeezed_to or people is not self._settled_for:
             self._squeezed_to, self._settled_for = squeezed, people
             self.seen.offline, self.seen.quota = squeezed.cpus, dict(squeezed.quota)
+            spaces = people.namespaces() if squeezed.homebound else {}
             with self._world.locked(to_change=False) as world:
                 world.offline = squeezed.cpus
+                world.homebound = {spaces[folder] for folder in squeezed.homebound if folder in spaces}
             wanted = {setting.place: setting for setting in desired.settings(people, squeezed, self._held)}
         else:
             wanted = self._wanted
@@ -142,7 +152,7 @@ class Loop(threading.Thread):
                 self._last[folder], rates[folder] = readings[folder], known[folder]
                 continue
             try:
-                self._last[folder] = counters.read(self._writer.read, folder, now)
+                self._last[folder] = counters.read(self._files.read, folder, now)
             except Gone:
                 continue
             rates[folder] = counters.rates(readings.get(folder), self._last[folder])
@@ -167,12 +177,45 @@ class Loop(threading.Thread):
         is_quiet = rates.usage is not None and rates.usage < QUIET and not rates.waiting and not rates.is_throttled
         return not is_quiet or (hash(folder) + self._period) % QUIET_ROUNDS == 0
 
+    def _measure_memory(self, people: Census) -> None:
+        """See whether offline work has to give memory back; read nothing of it while there is plenty."""
+        machine, config, offline = self._world.machine, people.node.config, people.offline()
+        local = [node for node in (machine.nodes if machine else ()) if node.id in people.node.local]
+        total = sum(node.memory_total or 0 for node in local)
+        available = sum(node.memory_total or 0 if node.memory_free is None else node.memory_free for node in local)
+        is_short = available < 2 * config.memory_reserve * total
+        used = self._sizes(offline) if is_short or self._memory.high else {}
+        before, self._memory = self._memory, memory.decide(available, total, used, self._memory, config.memory_reserve)
+        if before.high.keys() != self._memory.high.keys():
+            _log.info("memory of offline pods", extra={"held": sorted(self._memory.high), "available": available})
+        budget = Budget(size(config.remote_budget.pod), size(config.remote_budget.namespace))
+        if budget == Budget() or not people.node.remote or self._period % QUIET_ROUNDS:
+            return
+        borrowed = {folder: self._borrowed(folder, people.node.remote) for folder in offline}
+        self._homebound = memory.over_budget(borrowed, people.namespaces(), self._homebound, budget)
+
+    def _sizes(self, folders: list[str]) -> dict[str, int]:
+        sizes = {}
+        for folder in folders:
+            with contextlib.suppress(Gone, OSError, ValueError):
+                sizes[folder] = int(self._files.read(folder, "memory.current"))
+        return sizes
+
+    def _borrowed(self, folder: str, remote: frozenset[int]) -> int:
+        try:
+            by_node = counters.memory_by_node(self._files.read(folder, "memory.numa_stat"))
+        except (Gone, OSError):
+            return 0
+        return sum(bytes_ for node, bytes_ in by_node.items() if node in remote)
+
     def _read_all(self, now: float) -> Counters:
         """Read what the whole node uses; on a tree without a root ``cpu.stat``, what its topmost cgroups use."""
-        reading = counters.read(self._writer.read, "", now, with_pressure=False)
+        reading = counters.read(self._files.read, "", now, with_pressure=False)
         if reading.usage is not None:
             return reading
-        tops = [counters.read(self._writer.read, top, now, with_pressure=False).usage for top in self._writer.tops()]
+        tops = [
+            counters.read(self._files.read, top, now, with_pressure=False).usage for top in self._files.children("")
+        ]
         known = [usage for usage in tops if usage is not None]
         return Counters(now, sum(known) if known else None)
 
@@ -180,16 +223,17 @@ class Loop(threading.Thread):
         state, node, offline = self.seen.state, people.node, people.offline()
         room = node.offline_room
         if state.quota is None or not offline:
-            return Squeezed(room, {})
+            return Squeezed(room, {}, self._memory.high, self._homebound)
         counts = squeeze.spread(
             state.quota, state.nodes, {n.id: len(room.intersection(n.cpus)) for n in node.machine.nodes}
         )
         cpus = desired.choose_offline(node, counts, self.seen.offline)
         if state.quota >= len(room):
-            return Squeezed(cpus, dict.fromkeys(offline))
+            return Squeezed(cpus, dict.fromkeys(offline), self._memory.high, self._homebound)
         used = {folder: self.seen.pods.get(folder, Rates()).usage or 0.0 for folder in offline}
         given = {folder: quota for folder, quota in self.seen.quota.items() if quota is not None}
-        return Squeezed(cpus, squeeze.settled(squeeze.share(state.quota, used, given), given, len(room)))
+        shares = squeeze.settled(squeeze.share(state.quota, used, given), given, len(room))
+        return Squeezed(cpus, shares, self._memory.high, self._homebound)
 
     def _due(self, wanted: dict[Place, Setting], *, is_due: bool) -> list[Setting]:
         """Return the settings that are new or changed, and the next of those to be looked at in turn."""

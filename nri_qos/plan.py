@@ -58,7 +58,7 @@ def plan_create(request: Request, node: Node) -> Decision:
         Exhausted: its NUMA policy, or ``failure: strict``, demands what this node has not left.
     """
     if request.classified.qos is QosClass.BE:
-        decision = _offline(node)
+        decision = _offline(request, node)
     elif request.classified.qos.is_online:
         decision = _online(request, node)
     else:
@@ -75,10 +75,10 @@ def is_guaranteed(pod: Pod, container: Container) -> bool:
     return "kubepods" in parent or container.oom_score_adj == -997
 
 
-def _offline(node: Node) -> Decision:
+def _offline(request: Request, node: Node) -> Decision:
     room = node.offline_room
     cpus = (node.occupied.offline or room) & room or room
-    mems = node.offline_memory
+    mems = node.local if request.pod.namespace in node.occupied.homebound else node.offline_memory
     return Decision(
         QosClass.BE,
         ("least weight", f"CPUs left by online work: {cpulist.render(cpus)}", f"memory: node {cpulist.render(mems)}"),

@@ -26,6 +26,7 @@ class Occupied:
     stopped: frozenset[Key] = frozenset()  # of them, those whose container does not run: its pod may use them
     foreign: frozenset[int] = frozenset()  # CPUs that kubelet or another plugin pinned for one container
     offline: frozenset[int] | None = None  # where the loop holds offline containers; None: it has not decided yet
+    homebound: frozenset[str] = frozenset()  # namespaces that have too much borrowed memory
 
 
 @dataclass(frozen=True)

@@ -8,11 +8,12 @@ from typing import Any
 from nri_qos import counters, cpulist
 from nri_qos.census import Household, Tenant, take
 from nri_qos.cgroup import Mode
+from nri_qos.files import Gone, Hierarchy
 from nri_qos.loop import Loop
 from nri_qos.plugin import Plugin
 from nri_qos.pools import Node
 from nri_qos.world import World
-from nri_qos.writer import Gone, Writer
+from nri_qos.writer import Writer
 from ubhost.errors import HostFault
 
 KNOB_FILES = ("cpu.weight", "cpu.max", "cpuset.cpus", "cpuset.mems", "memory.high")
@@ -22,6 +23,7 @@ KNOB_FILES = ("cpu.weight", "cpu.max", "cpuset.cpus", "cpuset.mems", "memory.hig
 class Report:
     world: World
     loop: Loop
+    files: Hierarchy
     writer: Writer
     plugin: Plugin
     mode: Mode
@@ -91,7 +93,7 @@ class Report:
         if folder is None:
             return {}
         try:
-            return counters.memory_by_node(self.writer.read(folder, "memory.numa_stat"))
+            return counters.memory_by_node(self.files.read(folder, "memory.numa_stat"))
         except (OSError, Gone):
             return {}
 
@@ -139,7 +141,7 @@ class Report:
         found = {}
         for file in KNOB_FILES if folder is not None else ():
             try:
-                found[file] = self.writer.read(folder or "", file)
+                found[file] = self.files.read(folder or "", file)
             except (OSError, Gone):
                 continue
         return found

@@ -53,6 +53,7 @@ class World:
         self.machine: Machine | None = None
         self.kubelet_is_static = False  # kubelet's CPU manager pins containers itself
         self.offline: frozenset[int] | None = None  # where the loop holds offline containers
+        self.homebound: set[str] = set()  # namespaces that have too much borrowed memory
         self.sandboxes: dict[str, Sandbox] = {}
         self.members: dict[str, Member] = {}
         self.placements: dict[Key, Placement] = {}
@@ -216,7 +217,11 @@ class World:
             alive.add(key)
             foreign |= _own(member, sandbox.pod) - self.placements.get(key, Placement()).exclusive
         return Occupied(
-            dict(self.placements), frozenset(self.placements.keys() - alive), frozenset(foreign), self.offline
+            dict(self.placements),
+            frozenset(self.placements.keys() - alive),
+            frozenset(foreign),
+            self.offline,
+            frozenset(self.homebound),
         )
 
 

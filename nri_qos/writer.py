@@ -8,21 +8,16 @@ Source: reference/nri.md sections 3 and 5 (D, E3, E20).
 
 import errno
 import logging
-import os
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from pathlib import Path
 
+from nri_qos.files import Gone, Hierarchy
 from nri_qos.journal import Journal
 from nri_qos.settings import Place, Setting, in_order, is_same
 
 LONGEST_RETREAT = 300  # periods
 _log = logging.getLogger(__name__)
-
-
-class Gone(Exception):
-    """The cgroup is not there any more."""
 
 
 @dataclass(slots=True)
@@ -42,39 +37,15 @@ class Report:
 
 
 class Writer:
-    """Access to one hierarchy below ``root``; ``journal`` is ``None`` for a run that writes nothing."""
+    """``journal`` is ``None`` for a run that writes nothing."""
 
-    def __init__(self, root: Path, journal: Journal | None) -> None:
+    def __init__(self, files: Hierarchy, journal: Journal | None) -> None:
         self.capabilities: dict[str, bool] = {}  # file -> whether this kernel has it
         self.counts: Counter[tuple[str, ...]] = Counter()
-        self._root = root
+        self._files = files
         self._journal = journal
         self._quarrels: dict[Place, Quarrel] = {}
         self._complained: set[Place] = set()
-
-    def read(self, cgroup: str, file: str) -> str:
-        """Return what a file says.
-
-        Raises:
-            Gone: the cgroup is not there.
-            OSError: the file is not there, or cannot be read.
-        """
-        try:
-            fd = os.open(f"{self._root}/{cgroup}/{file}", os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-            try:
-                return os.read(fd, 65536).decode(errors="replace").strip()
-            finally:
-                os.close(fd)
-        except OSError as error:
-            self._raise_gone(cgroup, error)
-            raise
-
-    def tops(self) -> list[str]:
-        """Return the topmost cgroups."""
-        try:
-            return [entry.name for entry in os.scandir(self._root) if entry.is_dir(follow_symlinks=False)]
-        except OSError:
-            return []
 
     def apply(self, settings: Iterable[Setting]) -> Report:
         """Make the files say what ``settings`` want. Failures are counted and logged once, and tried again later.
@@ -89,7 +60,7 @@ class Writer:
             if setting.cgroup in report.gone or self._is_waiting(setting.place):
                 continue
             try:
-                text = self.read(setting.cgroup, setting.file)
+                text = self._files.read(setting.cgroup, setting.file)
             except Gone:
                 report.gone.add(setting.cgroup)
                 continue
@@ -99,53 +70,13 @@ class Writer:
             self.capabilities[setting.file] = True
             self._adopt(setting, text)
             wanted = self._wanted(setting, text)
-            if wanted is None or is_same(setting.file, wanted, text):
+            if wanted is None or is_same(setting.file, wanted, text) or self._is_as_empty(setting, wanted, text):
                 self._agreed(setting, text)
                 continue
             now[setting.place] = text
             changes.append(Setting(setting.cgroup, setting.file, wanted))
         self._carry_out(in_order(changes, now), now, report)
         return report
-
-    def restore(self) -> dict[str, int]:
-        """Put back what files said before us, where nobody changed them since; return how many were what.
-
-        Raises:
-            HostFault: the journal cannot be written.
-        """
-        assert self._journal is not None
-        outcome = {"restored": 0, "changed by others": 0, "gone": 0, "failed": 0}
-        settings, now = [], {}
-        for place, entry in list(self._journal.entries.items()):
-            try:
-                text = self.read(*place)
-            except (Gone, OSError):
-                outcome["gone"] += 1
-                self._journal.forget([place])
-                continue
-            if not any(is_same(place[1], known, text) for known in (entry.written, entry.before)):
-                outcome["changed by others"] += 1
-                self._journal.forget([place])
-            else:
-                now[place] = text
-                settings.append(Setting(*place, entry.original))
-        for setting in in_order(settings, now):
-            outcome[self._put_back(setting, now[setting.place])] += 1
-        return outcome
-
-    def _put_back(self, setting: Setting, now: str) -> str:
-        assert self._journal is not None
-        assert setting.value is not None
-        try:
-            if not is_same(setting.file, setting.value, now):
-                self._write(setting)
-        except Gone:
-            pass
-        except OSError as error:
-            self._complain(setting, error)
-            return "failed"
-        self._journal.forget([setting.place])
-        return "restored"
 
     def _carry_out(self, changes: list[Setting], now: dict[Place, str], report: Report) -> None:
         if not changes:
@@ -159,7 +90,6 @@ class Writer:
                 self._write(change)
                 report.written += 1
                 self.counts["writes", change.file] += 1
-                self._read_back(change)
             except Gone:
                 report.gone.add(change.cgroup)
             except OSError as error:
@@ -180,13 +110,28 @@ class Writer:
             self._retreat(setting.place)
         return setting.value
 
+    def _is_as_empty(self, setting: Setting, wanted: str, text: str) -> bool:
+        """Whether a cpuset that should be empty, and cannot, has all that its parent has."""
+        if wanted or not setting.file.startswith("cpuset."):
+            return False
+        try:
+            return is_same(setting.file, text, self._files.inherited(setting.cgroup, setting.file))
+        except (Gone, OSError):
+            return False
+
     def _adopt(self, setting: Setting, text: str) -> None:
         """Take for ours what the runtime wrote at our word, so that it is put back like what we wrote ourselves."""
         if self._journal is not None and setting.original is not None and setting.place not in self._journal.entries:
             self._journal.adopt(setting.place, setting.original, text)
 
     def _agreed(self, setting: Setting, text: str) -> None:
-        if setting.value is None and self._journal is not None and setting.place in self._journal.entries:
+        entry = self._journal.entries.get(setting.place) if self._journal else None
+        if (
+            setting.value is None
+            and self._journal is not None
+            and entry
+            and is_same(setting.file, entry.original, text)
+        ):
             self._journal.forget([setting.place])
         quarrel = self._quarrels.get(setting.place)
         if quarrel is not None:
@@ -194,38 +139,33 @@ class Writer:
             if quarrel.rounds <= 0:
                 del self._quarrels[setting.place]
 
-    def _write(self, setting: Setting) -> None:
-        value = (setting.value or "\n").encode()  # a write of no bytes does not reach the kernel
+    def _write(self, change: Setting) -> None:
+        value = change.value or ""
         try:
-            fd = os.open(f"{self._root}/{setting.cgroup}/{setting.file}", os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-            try:
-                os.write(fd, value)
-                if os.fstat(fd).st_size > len(value):  # a plain file below another root; the kernel's have no size
-                    os.ftruncate(fd, len(value))
-            finally:
-                os.close(fd)
+            self._files.write(change.cgroup, change.file, value)
         except OSError as error:
-            self._raise_gone(setting.cgroup, error)
-            raise
+            if error.errno != errno.ENOSPC or value:
+                raise
+            value = self._files.inherited(change.cgroup, change.file)  # the kernel empties no cpuset that is in use
+            self._files.write(change.cgroup, change.file, value)
+        self._read_back(change, value)
 
-    def _read_back(self, setting: Setting) -> None:
+    def _read_back(self, change: Setting, value: str) -> None:
         """Compare with what the kernel made of it; what is effective can be less, where a parent allows less."""
         assert self._journal is not None
-        text = self.read(setting.cgroup, setting.file)
-        value = setting.value or ""
-        if not is_same(setting.file, value, text):
-            self._journal.confirm(setting.place, text)
-            self._alarm(setting, text)
-        elif text != value:
-            self._journal.confirm(setting.place, text)
-        if setting.file not in ("cpuset.cpus", "cpuset.mems") or not value:
+        text = self._files.read(change.cgroup, change.file)
+        if not is_same(change.file, value, text):
+            self._alarm(change, text)
+        if text != change.value:
+            self._journal.confirm(change.place, text)
+        if change.file not in ("cpuset.cpus", "cpuset.mems") or not value:
             return
         try:
-            effective = self.read(setting.cgroup, f"{setting.file}.effective")
+            effective = self._files.read(change.cgroup, f"{change.file}.effective")
         except OSError:
             return
-        if effective and not is_same(setting.file, value, effective):
-            self._alarm(setting, effective)
+        if effective and not is_same(change.file, value, effective):
+            self._alarm(change, effective)
 
     def _alarm(self, setting: Setting, text: str) -> None:
         self.counts["ineffective", setting.file] += 1
@@ -266,25 +206,3 @@ class Writer:
         quarrel = self._quarrels.setdefault(place, Quarrel())
         quarrel.wait = min(2**quarrel.rounds - 1, LONGEST_RETREAT)
         quarrel.rounds += 1
-
-    def _raise_gone(self, cgroup: str, error: OSError) -> None:
-        if error.errno == errno.ENODEV or (error.errno == errno.ENOENT and not Path(self._root, cgroup).is_dir()):
-            raise Gone(cgroup) from error
-
-
-def undo(root: Path, journal: Path) -> dict[str, int]:
-    """Restore everything that the journal of an earlier run names.
-
-    Raises:
-        HostFault: the journal cannot be read or written.
-    """
-    if not journal.exists():
-        return {"restored": 0, "changed by others": 0, "gone": 0, "failed": 0}
-    kept = Journal(journal)
-    try:
-        outcome = Writer(root, kept).restore()
-    finally:
-        kept.close()
-    if not kept.entries:
-        journal.unlink(missing_ok=True)
-    return outcome

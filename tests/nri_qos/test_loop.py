@@ -236,7 +236,7 @@ def test_restore_leaves_no_trace_after_a_kill(
     after = tree.everything()
     assert {path: after[path] for path in before} == before
     assert tree.read(db, "cpuset.cpus") == ""  # what it would say without us
-    assert restore(root).stdout == "0 restored, 0 changed by others, 0 gone, 0 failed\n"
+    assert restore(root).stdout == "0 restored, 0 widened, 0 changed by others, 0 gone, 0 failed\n"
 
 
 def test_restore_leaves_alone_what_others_changed_since(
@@ -405,6 +405,42 @@ def test_cpus_that_kubelet_pins_are_left_to_kubelet(runtime: Runtime, plugin: Pl
     time.sleep(0.5)
     assert tree.read(inner["db"], "cpuset.cpus") == "0-1"
     assert cpus(tree, inner["batch"]) <= {2, 3, 4, 5, 6, 7}
+
+
+def test_offline_pods_give_memory_back_when_the_node_runs_short(
+    runtime: Runtime, plugin: Plugin, tree: Tree, root: Path
+) -> None:
+    """(D9, D11)"""
+    plugin.start(config={**PERIOD, "memory_reserve": 0.2})
+    runtime.register()
+    web, _ = start_pod(runtime, tree, "web", "LS", 1)
+    batch, _ = start_pod(runtime, tree, "batch", "BE")
+    for folder in (web, batch):
+        tree.write(folder, "memory.current", "1000000000")
+    short = "Node 0 MemTotal: 1000000 kB\nNode 0 MemFree: 1000 kB\n"
+    plenty = short.replace("MemFree: 1000 kB", "MemFree: 900000 kB")
+    meminfo = [root / f"sys/devices/system/node/node{number}/meminfo" for number in (0, 1)]
+    for path in meminfo:
+        path.write_text(short)
+    until(lambda: tree.read(batch, "memory.high") == str(950_000_000 // 4096 * 4096))
+    assert (tree.read(web, "memory.high"), tree.read(batch, "memory.max")) == ("max", "max")
+    for path in meminfo:
+        path.write_text(plenty)
+    until(lambda: tree.read(batch, "memory.high") == "max")
+
+
+def test_a_pod_over_its_budget_of_borrowed_memory_is_kept_off_it(runtime: Runtime, plugin: Plugin, tree: Tree) -> None:
+    plugin.start(config={**PERIOD, "remote_budget": {"pod": "1Mi", "namespace": "1Gi"}})
+    runtime.register()
+    batch, inner = start_pod(runtime, tree, "batch", "BE")
+    assert tree.read(inner, "cpuset.mems") == "0-2"
+    tree.write(batch, "memory.numa_stat", "anon N0=9999999 N2=2000000")
+    until(lambda: tree.read(inner, "cpuset.mems") == "0-1")
+    _, late = start_pod(runtime, tree, "late", "BE")
+    assert tree.read(late, "cpuset.mems") == "0-1"  # of the same namespace
+    tree.write(batch, "memory.numa_stat", "anon N0=9999999")
+    until(lambda: tree.read(inner, "cpuset.mems") == "0-2")
+    until(lambda: tree.read(late, "cpuset.mems") == "0-2")
 
 
 def check_every(period: float, holds: Callable[[], bool], times: int) -> None:

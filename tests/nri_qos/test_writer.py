@@ -11,9 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nri_qos.files import Hierarchy
 from nri_qos.journal import Journal
+from nri_qos.restore import from_file, restore
 from nri_qos.settings import Setting, cpu_max, in_order, is_same, memory
-from nri_qos.writer import Writer, undo
+from nri_qos.writer import Writer
 from tests.nri_qos.cgroups import Tree
 from ubhost.errors import HostFault
 
@@ -39,24 +41,36 @@ def journal(tmp_path: Path) -> Iterator[Journal]:
 
 @pytest.fixture
 def writer(tree: Tree, journal: Journal) -> Writer:
-    return Writer(tree.root, journal)
+    return Writer(Hierarchy(tree.root), journal)
 
 
-def test_what_was_written_is_put_back(tree: Tree, writer: Writer) -> None:
+def test_what_was_written_is_put_back(tree: Tree, writer: Writer, journal: Journal) -> None:
     before = tree.everything()
     writer.apply(
         [Setting(APP, "cpuset.cpus", "2-3"), Setting(POD, "cpu.max", "1000 50000"), Setting(POD, "cpu.weight", "1")]
     )
     writer.apply([Setting(APP, "cpuset.cpus", "2"), Setting(POD, "cpu.max", "2000 50000")])
     assert tree.read(APP, "cpuset.cpus") == "2"
-    assert writer.restore() == {"restored": 3, "changed by others": 0, "gone": 0, "failed": 0}
+    assert restore(Hierarchy(tree.root), journal) == {
+        "restored": 3,
+        "widened": 0,
+        "changed by others": 0,
+        "gone": 0,
+        "failed": 0,
+    }
     assert tree.everything() == before
 
 
-def test_what_somebody_changed_since_is_left_alone(tree: Tree, writer: Writer) -> None:
+def test_what_somebody_changed_since_is_left_alone(tree: Tree, writer: Writer, journal: Journal) -> None:
     writer.apply([Setting(POD, "cpu.weight", "1"), Setting(POD, "cpu.max", "1000 50000")])
     tree.write(POD, "cpu.weight", "77")
-    assert writer.restore() == {"restored": 1, "changed by others": 1, "gone": 0, "failed": 0}
+    assert restore(Hierarchy(tree.root), journal) == {
+        "restored": 1,
+        "widened": 0,
+        "changed by others": 1,
+        "gone": 0,
+        "failed": 0,
+    }
     assert tree.read(POD, "cpu.weight") == "77"
 
 
@@ -68,10 +82,12 @@ def test_a_setting_without_value_puts_back_one_file(tree: Tree, writer: Writer, 
     assert not journal.entries
 
 
-def test_what_the_runtime_wrote_for_us_is_put_back_to_what_was_asked(tree: Tree, writer: Writer) -> None:
+def test_what_the_runtime_wrote_for_us_is_put_back_to_what_was_asked(
+    tree: Tree, writer: Writer, journal: Journal
+) -> None:
     tree.write(APP, "cpuset.cpus", "6-7")
     writer.apply([Setting(APP, "cpuset.cpus", "6-7", original="")])
-    writer.restore()
+    restore(Hierarchy(tree.root), journal)
     assert tree.read(APP, "cpuset.cpus") == ""
 
 
@@ -96,7 +112,7 @@ def test_a_cgroup_that_vanished_is_no_error(tree: Tree, writer: Writer, journal:
         else:
             file.unlink()
     (tree.root / POD).rmdir()
-    assert writer.restore()["gone"] == 1
+    assert restore(Hierarchy(tree.root), journal)["gone"] == 1
     assert not any("errors" in key[0] for key in writer.counts)
 
 
@@ -163,7 +179,7 @@ def test_a_link_is_not_followed(tree: Tree, writer: Writer, tmp_path: Path) -> N
 
 def test_without_a_journal_nothing_is_written(tree: Tree) -> None:
     before = tree.everything()
-    assert Writer(tree.root, None).apply([Setting(POD, "cpu.weight", "1")]).written == 1
+    assert Writer(Hierarchy(tree.root), None).apply([Setting(POD, "cpu.weight", "1")]).written == 1
     assert tree.everything() == before
 
 
@@ -191,13 +207,13 @@ def test_a_journal_torn_at_any_byte_is_read_as_far_as_it_goes(tree: Tree, writer
     whole = path.read_bytes()
     for length in range(len(whole)):
         path.write_bytes(whole[:length])
-        outcome = undo(tree.root, path)
+        outcome = from_file(tree.root, path)
         assert outcome["failed"] == outcome["changed by others"] == 0
         assert outcome["restored"] == max(whole[: length + 1].count(b"}\n") - 1, whole[:length].count(b"}") - 1, 0)
         for setting in settings:
             tree.write(setting.cgroup, setting.file, setting.value or "")
     path.write_bytes(whole)
-    undo(tree.root, path)
+    from_file(tree.root, path)
     assert tree.everything() == before
     assert not path.exists()
 
@@ -226,7 +242,7 @@ def test_a_kill_at_any_step_loses_no_original(
         return wrapped
 
     path = tmp_path / "run/nri-qos.journal"
-    writer = Writer(tree.root, Journal(path))
+    writer = Writer(Hierarchy(tree.root), Journal(path))
     with monkeypatch.context() as patch:
         patch.setattr(os, "write", killing(os.write))
         patch.setattr(os, "fsync", killing(os.fsync))
@@ -243,7 +259,7 @@ def test_a_kill_at_any_step_loses_no_original(
             pass
         else:
             pytest.fail("there are fewer steps than points")
-    outcome = undo(tree.root, path)
+    outcome = from_file(tree.root, path)
     assert outcome["failed"] == outcome["changed by others"] == 0
     assert tree.everything() == before
 
@@ -268,6 +284,80 @@ def test_a_write_that_fails_half_way_is_reported_and_the_others_are_made(
     writer.apply([Setting(POD, "cpu.max", "1 50000"), Setting(POD, "cpu.weight", "1")])
     assert writer.counts["write_errors", "cpu.max", "EINVAL"] == 1
     assert tree.read(POD, "cpu.weight") == "1"
+
+
+class BusyCpusets(Hierarchy):
+    """Files of a kernel that empties no cpuset in use; giving the controller back empties them all."""
+
+    def __init__(self, tree: Tree) -> None:
+        super().__init__(tree.root)
+        self.tree = tree
+        self.is_movable = True
+
+    def write(self, cgroup: str, file: str, value: str) -> None:
+        if file.startswith("cpuset.") and not value:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        if file == "cgroup.subtree_control":
+            if not self.is_movable:
+                raise OSError(errno.EBUSY, os.strerror(errno.EBUSY))
+            for child in self.children(cgroup):
+                self.tree.write(child, "cpuset.cpus", "")
+                self.tree.write(child, "cpuset.mems", "")
+            return
+        super().write(cgroup, file, value)
+
+
+@pytest.fixture
+def busy(tree: Tree) -> BusyCpusets:
+    tree.write(POD, "cpuset.cpus.effective", "0-7")
+    tree.write(POD, "cpuset.mems.effective", "0-2")
+    return BusyCpusets(tree)
+
+
+def test_a_cpuset_in_use_is_emptied_by_giving_the_controller_back(
+    tree: Tree, busy: BusyCpusets, journal: Journal
+) -> None:
+    before = tree.everything()
+    Writer(busy, journal).apply([Setting(APP, "cpuset.cpus", "2"), Setting(APP, "cpuset.mems", "0")])
+    assert restore(busy, journal)["restored"] == 2
+    assert tree.everything() == before
+    assert not journal.entries
+
+
+@pytest.mark.parametrize("is_movable", [False, True])
+def test_a_cpuset_that_cannot_be_emptied_gets_what_its_parent_has(
+    is_movable: bool, tree: Tree, busy: BusyCpusets, journal: Journal
+) -> None:
+    other = f"{POD}/other"
+    tree.add(other, cpuset__cpus="5" if is_movable else "")
+    busy.is_movable = is_movable
+    Writer(busy, journal).apply([Setting(APP, "cpuset.cpus", "2")])
+    assert restore(busy, journal)["widened"] == 1
+    assert tree.read(APP, "cpuset.cpus") == "0-7"
+    assert tree.read(other, "cpuset.cpus") == ("5" if is_movable else "")
+
+
+def test_while_the_loop_runs_a_cpuset_in_use_is_widened_once(tree: Tree, busy: BusyCpusets, journal: Journal) -> None:
+    writer = Writer(busy, journal)
+    writer.apply([Setting(APP, "cpuset.cpus", "2")])
+    for _ in range(5):
+        writer.apply([Setting(APP, "cpuset.cpus", None)])
+    assert tree.read(APP, "cpuset.cpus") == "0-7"
+    assert writer.counts["writes", "cpuset.cpus"] == 2
+    assert journal.entries[APP, "cpuset.cpus"].original == ""  # restore still can empty it
+    assert restore(busy, journal)["restored"] == 1
+    assert tree.read(APP, "cpuset.cpus") == ""
+
+
+def test_a_restore_that_was_killed_with_the_controller_taken_gives_it_back(
+    tree: Tree, busy: BusyCpusets, journal: Journal
+) -> None:
+    given: list[tuple[str, str, str]] = []
+    journal.intend([((POD, "cgroup.subtree_control"), "+cpuset", "-cpuset")])
+    busy.write = lambda *arguments: given.append(arguments)  # type: ignore[method-assign]
+    restore(busy, journal)
+    assert given == [(POD, "cgroup.subtree_control", "+cpuset")]
+    assert not journal.entries
 
 
 def order(*settings: Setting, now: dict[tuple[str, str], str]) -> list[tuple[str, str]]:

@@ -1,0 +1,85 @@
+"""Memory of offline work: who gives some back when the node runs short, and who used too much of what is borrowed.
+
+Short of memory, ``memory.high`` of the offline pods is lowered, by a twentieth of what each has in a period: slowly, as
+a limit far below what is in use makes a task crawl for half a minute. Never to 0, which stops it for good, and never
+``memory.max``, which kills. With twice the reserve free for a while, it is raised by a tenth a period, and lifted.
+
+The kernel has no limit of a cgroup for one NUMA node. A pod over its budget of borrowed memory, or of a namespace over
+its, is kept off the borrowed nodes, which moves its pages home, until it is a fifth below.
+
+Pure. Source: reference/nri.md sections 3.1 and 4.5, rubik's dynMemory in 2.3.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+LOWER = 0.95  # of what a pod has, in a period
+RAISE = 1.1  # of its limit, in a period
+CALM_PERIODS = 12  # with twice the reserve, before raising
+LIFTED = 2.0  # a limit of so many times what is in use limits nothing
+RELIEF = 0.8  # of a budget: below, borrowed memory is allowed again
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    high: Mapping[str, float] = field(default_factory=dict)  # folder of a pod -> bytes
+    calm: int = 0
+
+
+def decide(available: int, total: int, used: Mapping[str, int], state: State, reserve: float) -> State:
+    """Return the new limits of the offline pods, whose memory in bytes is ``used``.
+
+    Args:
+        available: bytes that are free or that the kernel would free.
+        total: bytes of this server; what is borrowed does not count.
+        used: by folder of the pod.
+        state: of the last period.
+        reserve: share of ``total`` that shall stay available.
+    """
+    kept = {pod: high for pod, high in state.high.items() if pod in used}
+    if available < reserve * total:
+        lowered = {pod: LOWER * min(size, kept.get(pod, size)) for pod, size in used.items() if size > 0}
+        floors = {pod: LOWER * used[pod] for pod in lowered}
+        return State({pod: max(high, floors[pod]) for pod, high in lowered.items()}, 0)
+    if available < 2 * reserve * total:
+        return State(kept, 0)
+    calm = state.calm + 1
+    if calm < CALM_PERIODS:
+        return State(kept, calm)
+    raised = {pod: RAISE * high for pod, high in kept.items()}
+    return State({pod: high for pod, high in raised.items() if high < LIFTED * used[pod]}, calm)
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """Bytes of borrowed memory; ``None`` is no limit."""
+
+    pod: int | None = None
+    namespace: int | None = None
+
+
+def over_budget(
+    borrowed: Mapping[str, int], namespaces: Mapping[str, str], before: frozenset[str], budget: Budget
+) -> frozenset[str]:
+    """Return the folders of pods that are to keep off the borrowed nodes.
+
+    Args:
+        borrowed: bytes on borrowed nodes, by folder of an offline pod.
+        namespaces: of these pods.
+        before: the answer of the last period; who is in it must fall well below the budget.
+        budget: what is allowed.
+    """
+    totals: dict[str, int] = {}
+    for pod, size in borrowed.items():
+        totals[namespaces[pod]] = totals.get(namespaces[pod], 0) + size
+    was_over = {namespaces[pod] for pod in before if pod in namespaces}
+    return frozenset(
+        pod
+        for pod, size in borrowed.items()
+        if _exceeds(size, budget.pod, pod in before)
+        or _exceeds(totals[namespaces[pod]], budget.namespace, namespaces[pod] in was_over)
+    )
+
+
+def _exceeds(size: int, limit: int | None, was_over: bool) -> bool:
+    return limit is not None and size > (RELIEF * limit if was_over else limit)

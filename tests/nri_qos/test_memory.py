@@ -1,0 +1,54 @@
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nri_qos.memory import CALM_PERIODS, LOWER, Budget, State, decide, over_budget
+
+GIB = 1 << 30
+
+
+def test_offline_pods_give_back_a_twentieth_a_period_when_memory_is_short() -> None:
+    state = decide(GIB, 16 * GIB, {"a": 1000, "b": 0}, State(), 0.1)
+    assert state.high == {"a": 950.0}
+    again = decide(GIB, 16 * GIB, {"a": 960, "b": 0}, state, 0.1)
+    assert again.high == {"a": LOWER * 960}  # never further below what is in use
+
+
+def test_limits_stay_between_the_marks_and_are_lifted_after_a_calm_while() -> None:
+    state = State({"a": 950.0})
+    assert decide(2 * GIB, 16 * GIB, {"a": 900}, state, 0.1).high == {"a": 950.0}
+    highs = []
+    for _ in range(CALM_PERIODS + 10):
+        state = decide(9 * GIB, 16 * GIB, {"a": 900}, state, 0.1)
+        highs.append(state.high.get("a"))
+    assert highs[: CALM_PERIODS - 1] == [950.0] * (CALM_PERIODS - 1)
+    assert highs[-1] is None
+
+
+def test_a_pod_that_has_gone_is_forgotten() -> None:
+    assert decide(2 * GIB, 16 * GIB, {}, State({"a": 1.0}), 0.1).high == {}
+
+
+sizes = st.dictionaries(st.sampled_from("abc"), st.integers(0, 64 * GIB))
+
+
+@given(st.lists(st.tuples(st.integers(0, 64 * GIB), sizes), max_size=40))
+def test_no_limit_is_ever_far_below_what_is_in_use_when_it_is_lowered(
+    periods: list[tuple[int, dict[str, int]]],
+) -> None:
+    state = State()
+    for available, used in periods:
+        before, state = state, decide(available, 64 * GIB, used, state, 0.1)
+        assert state.high.keys() <= used.keys()
+        for pod, high in state.high.items():
+            assert high > 0
+            assert high >= min(LOWER * used[pod], before.high.get(pod, high))
+
+
+def test_who_borrowed_too_much_is_kept_off_until_well_below() -> None:
+    namespaces = {"a": "x", "b": "x", "c": "y"}
+    budget = Budget(pod=100, namespace=150)
+    assert over_budget({"a": 101, "b": 10, "c": 100}, namespaces, frozenset(), budget) == {"a"}
+    assert over_budget({"a": 90, "b": 10, "c": 0}, namespaces, frozenset("a"), budget) == {"a"}
+    assert over_budget({"a": 79, "b": 10, "c": 0}, namespaces, frozenset("a"), budget) == frozenset()
+    assert over_budget({"a": 80, "b": 80, "c": 0}, namespaces, frozenset(), budget) == {"a", "b"}
+    assert over_budget({"a": 999, "b": 0, "c": 0}, namespaces, frozenset(), Budget()) == frozenset()
