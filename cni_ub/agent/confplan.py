@@ -176,10 +176,25 @@ def net_attach_def(settings: ConfSettings, resource: str) -> str:
             "namespace": settings.nad_namespace,
             "annotations": {"k8s.v1.cni.cncf.io/resourceName": resource},
         },
-        "spec": {"config": json.dumps(config, indent=2)},
+        "spec": {"config": _Block(json.dumps(config, indent=2) + "\n")},
     }
-    text: str = yaml.safe_dump(definition, sort_keys=False)
+    text: str = yaml.dump(definition, Dumper=_Dumper, sort_keys=False)
     return text
+
+
+class _Block(str):
+    """Text that YAML shall show line by line."""
+
+    __slots__ = ()
+
+
+class _Dumper(yaml.SafeDumper):
+    pass
+
+
+_Dumper.add_representer(
+    _Block, lambda dumper, text: dumper.represent_scalar("tag:yaml.org,2002:str", str(text), style="|")
+)
 
 
 def _text(content: Mapping[str, Any]) -> bytes:
