@@ -41,7 +41,7 @@ RTM_NEWADDR, RTM_DELADDR, RTM_GETADDR = 20, 21, 22
 RTM_NEWROUTE, RTM_DELROUTE, RTM_GETROUTE = 24, 25, 26
 RTM_NEWLINKPROP, RTM_DELLINKPROP = 108, 109
 
-NLM_F_EXCL, NLM_F_CREATE, NLM_F_APPEND = 0x200, 0x400, 0x800
+NLM_F_REPLACE, NLM_F_EXCL, NLM_F_CREATE, NLM_F_APPEND = 0x100, 0x200, 0x400, 0x800
 NLM_F_DUMP_INTR = 0x10
 NLM_F_ACK_TLVS = 0x200
 NLMSGERR_ATTR_MSG = 1
@@ -49,6 +49,7 @@ SO_NETNS_COOKIE = 71
 SOL_NETLINK, NETLINK_CAP_ACK, NETLINK_EXT_ACK, NETLINK_GET_STRICT_CHK = 270, 10, 11, 12
 
 IFLA_ADDRESS, IFLA_IFNAME, IFLA_MTU, IFLA_TXQLEN, IFLA_IFALIAS, IFLA_NET_NS_FD = 1, 3, 4, 13, 20, 28
+IFLA_LINKINFO, IFLA_INFO_KIND = 18, 1
 IFLA_EXT_MASK, IFLA_PROP_LIST, IFLA_ALT_IFNAME = 29, 52, 53
 RTEXT_FILTER_SKIP_STATS = 8
 _LINK_ATTRIBUTES = frozenset({IFLA_ADDRESS, IFLA_IFNAME, IFLA_MTU, IFLA_TXQLEN, IFLA_IFALIAS, IFLA_PROP_LIST})
@@ -163,6 +164,12 @@ class Rtnl:
         target = attribute(IFLA_NET_NS_FD, U32.pack(netns)) + attribute(IFLA_IFNAME, os.fsencode(name) + b"\0")
         self._change(index, target)
 
+    def add_ifb(self, name: str) -> None:
+        """Make an ifb, the kind of link that received traffic is led through to be limited."""
+        kind = attribute(IFLA_LINKINFO | NLA_F_NESTED, attribute(IFLA_INFO_KIND, b"ifb\0"))
+        body = IFINFO.pack(0, 0, 0, IFF_UP, IFF_UP) + attribute(IFLA_IFNAME, os.fsencode(name) + b"\0") + kind
+        list(self._ask(RTM_NEWLINK, NLM_F_ACK | NLM_F_CREATE | NLM_F_EXCL, body))
+
     def delete(self, index: int) -> None:
         list(self._ask(RTM_DELLINK, NLM_F_ACK, IFINFO.pack(0, 0, index, 0, 0)))
 
@@ -200,6 +207,14 @@ class Rtnl:
         list(self._ask(RTM_DELROUTE, NLM_F_ACK, _rtmsg(index, route)))
 
     # The wire
+
+    def ask(self, kind: int, flags: int, body: bytes) -> list[Frame]:
+        """Send a request of another kind (``ubhost.kernel.tc`` has some); return the replies.
+
+        Raises:
+            Refused: the kernel answered with an error.
+        """
+        return list(self._ask(kind, flags, body))
 
     def _one(self, body: bytes) -> Link | None:
         try:
