@@ -8,6 +8,7 @@ Source: design section 6; reference/ub.md section 5 (DEV_ALLOC, DEV_FREE).
 """
 
 import logging
+import threading
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -60,6 +61,7 @@ class Holders:
         self._ledger = ledger
         self._path = roots.run / "reserved.json"
         self._clock = clock
+        self._writing = threading.Lock()
         self._told: frozenset[tuple[str, str]] = frozenset()
         self._loop = Loop(self.name, self.look, PERIOD_S)
         inventory.before_announcing(lambda _: self._loop.wake())
@@ -95,25 +97,27 @@ class Holders:
         Raises:
             Busy: somebody else has one of them.
         """
-        reserved = self._reserved()
-        for device in devices:
-            try:
-                self._choose().allocate(device)
-            except Busy:
-                if device not in reserved:
-                    raise
-            reserved[device] = self._clock()
-            self._write(reserved)
+        with self._writing:
+            reserved = self._reserved()
+            for device in devices:
+                try:
+                    self._choose().allocate(device)
+                except Busy:
+                    if device not in reserved:
+                        raise
+                reserved[device] = self._clock()
+                self._write(reserved)
 
     def _free_what_nobody_has(self) -> None:
-        reserved = self._reserved()
         in_use = {given.device for given in self.pods} | set(self._ledger.held())
-        for device, since in sorted(reserved.items()):
-            if device not in in_use and self._clock() - since >= GRACE_S:
-                self._choose().free(device)
-                log.info("a device is free again", extra={"device": device})
-                del reserved[device]
-                self._write(reserved)
+        with self._writing:
+            reserved = self._reserved()
+            for device, since in sorted(reserved.items()):
+                if device not in in_use and self._clock() - since >= GRACE_S:
+                    self._choose().free(device)
+                    log.info("a device is free again", extra={"device": device})
+                    del reserved[device]
+                    self._write(reserved)
 
     def _name_pods_on_sick_devices(self) -> None:
         states = self._inventory.snapshot.by_id

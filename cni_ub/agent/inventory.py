@@ -18,7 +18,7 @@ from cni_ub.agent.glance import Glance
 from cni_ub.agent.health import faults
 from cni_ub.agent.service import Loop
 from ubhost.discovery import level_of
-from ubhost.errors import Busy, UbError
+from ubhost.errors import UbError
 from ubhost.ledger import Ledger
 from ubhost.model import Position, UrmaDevice
 from ubhost.provider import Device, Kind, Provider
@@ -29,7 +29,7 @@ from ubhost.sysfs import Folder, read_host
 from ubhost.topology import Die, Topology, topology
 
 GLANCE_S = 1.0  # a change of what raises no event is seen within this
-MANAGER_GRACE_S = 10.0  # UBSE may restart meanwhile; pods that ask for a device then are tried again
+BLIND_GRACE_S = 10.0  # UBSE may restart meanwhile; pods that ask for a device then are tried again
 LOOK_S = 300.0  # everything is read again after this, whatever the glances said
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?")  # also a legal name in CDI
 _LONGEST = deviceid.MAX - len("::9999")
@@ -91,7 +91,7 @@ def observe(
         UbError: the provider or sysfs cannot be read.
     """
     were_held = {record.device for record in records()}
-    devices = {device.id: device for device in provider.devices() if _is_sound(device.id)}
+    devices = {device.id: device for device in provider.devices() if _is_sound(device)}
     found = topology(read_host(roots))
     kernel = None if provider.kind is Kind.RDMA else found.devices
     held = {record.device: record for record in records()}
@@ -115,11 +115,12 @@ def observe(
     return Snapshot(tuple(states), found.dies, found.position, level.value)
 
 
-def _is_sound(name: str) -> bool:
-    """UBSE and the driver name devices as they like; kubelet, CDI and file names cannot take every name."""
-    if len(name) <= _LONGEST and _NAME.fullmatch(name):
+def _is_sound(device: Device) -> bool:
+    """UBSE and the driver name devices as they like; kubelet, CDI, files and variables cannot take every name."""
+    if len(device.id) <= _LONGEST and all(_NAME.fullmatch(name) for name in (device.id, *device.members)):
         return True
-    log.warning("a device has a name that kubelet or CDI cannot take", extra={"device": name[:200]})
+    names = [name[:200] for name in (device.id, *device.members)]
+    log.warning("a device has a name that kubelet or CDI cannot take", extra={"names": names})
     return False
 
 
@@ -161,7 +162,7 @@ class Inventory:
         self._snapshot = Snapshot()
         self._seen: object = None
         self._looked_at = float("-inf")
-        self._down_since: float | None = None
+        self._blind_since: float | None = None
         self._loop = Loop(self.name, self._turn, GLANCE_S)
 
     def before_announcing(self, writer: Writer) -> None:
@@ -211,25 +212,25 @@ class Inventory:
 
     def _look(self) -> None:
         before = self._snapshot
-        down: Busy | None = None
+        blind: UbError | None = None
         try:
             self._provider = self._provider or self._choose()
             now = observe(self._provider, self._roots, self._ledger.records, before.by_id)
-            self._down_since = None
-        except Busy as error:
+            self._blind_since = None
+        except UbError as error:
             if not before.version:  # nothing is known yet, and nothing must be said
                 raise
-            down = error
-            now = self._while_down(before, error)
+            blind = error
+            now = self._while_blind(before, error)
         self._publish(now)
-        if down:
-            raise down
+        if blind:
+            raise blind
 
-    def _while_down(self, before: Snapshot, why: Busy) -> Snapshot:
-        """The host's manager of devices does not answer: what we know stays true for a while, then we cannot tell."""
+    def _while_blind(self, before: Snapshot, why: UbError) -> Snapshot:
+        """UBSE or the driver does not answer: what we know stays true for a while, then nobody can tell any more."""
         now = self._clock()
-        self._down_since = now if self._down_since is None else self._down_since
-        if now - self._down_since < MANAGER_GRACE_S:
+        self._blind_since = now if self._blind_since is None else self._blind_since
+        if now - self._blind_since < BLIND_GRACE_S:
             return before
         return replace(before, devices=tuple(replace(state, faults=(str(why),)) for state in before.devices))
 

@@ -10,7 +10,9 @@ from cni_ub.agent.inventory import Inventory, Snapshot
 from tests.cni_ub.agent.host import Host
 from ubhost.errors import Busy, HostFault
 from ubhost.ledger import Ledger
+from ubhost.model import Eid
 from ubhost.record import Record
+from ubhost.ubse.bodies import UrmaPaths
 
 
 def looking(host: Host) -> Inventory:
@@ -116,6 +118,16 @@ def test_a_device_with_a_name_that_could_do_harm_is_not_offered(host: Host, name
     inventory.look()
     assert name not in inventory.snapshot.by_id
     assert len(inventory.snapshot.devices) == 4
+
+
+@pytest.mark.parametrize("member", ["udma\nLD_PRELOAD=evil", "../../sda", "a,b"])
+def test_a_device_made_of_something_with_such_a_name_is_not_offered(host: Host, member: str) -> None:
+    host.provider.listed.append("urma_77")
+    host.provider.made_of["urma_77"] = UrmaPaths("bonding_dev_1", ("udma2", member), Eid(1))
+    host.provider.allocate("urma_77")
+    inventory = looking(host)
+    inventory.look()
+    assert "urma_77" not in inventory.snapshot.by_id
 
 
 def test_nothing_new_is_no_news(host: Host) -> None:
