@@ -21,6 +21,7 @@ from nri_qos.cgroup import Mode
 from nri_qos.config import Config, OnExit
 from nri_qos.files import Hierarchy
 from nri_qos.journal import Journal
+from nri_qos.lookup import Lookup
 from nri_qos.loop import Loop
 from nri_qos.plugin import Plugin
 from nri_qos.report import Report
@@ -60,6 +61,7 @@ class Daemon:
             is_enforcing=not dry_run and self._mode is not Mode.OTHER,
             wake=self._loop.wake,
             configure=self._configure,
+            look_up=Lookup(roots).find,
         )
         self._served = ExitStack()
 

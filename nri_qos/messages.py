@@ -6,6 +6,7 @@ Source: reference/nri.md section 1.7.
 from ubproto.nri.v1alpha1 import nri_pb2
 
 from nri_qos import cpulist
+from nri_qos.lookup import Found
 from nri_qos.model import Container, Decision, Pod, Resources, State
 
 _STATES = {nri_pb2.CONTAINER_RUNNING: State.RUNNING, nri_pb2.CONTAINER_STOPPED: State.STOPPED}
@@ -34,6 +35,7 @@ def container(message: nri_pb2.Container) -> Container:
         cgroups_path=linux.cgroups_path,
         oom_score_adj=linux.oom_score_adj.value if linux.HasField("oom_score_adj") else None,
         devices=tuple((device.type, device.major, device.minor) for device in linux.devices),
+        env=frozenset(item.partition("=")[0] for item in message.env),
     )
 
 
@@ -48,11 +50,15 @@ def resources(message: nri_pb2.LinuxResources) -> Resources:
     )
 
 
-def adjustment(decision: Decision) -> nri_pb2.ContainerAdjustment:
+def adjustment(decision: Decision, found: Found) -> nri_pb2.ContainerAdjustment:
     """Return the adjustment of a container to be created; nothing is set that we do not decide."""
     message = nri_pb2.ContainerAdjustment()
     if not decision.is_empty:
         _fill(message.linux.resources, decision)
+    for source, destination, options in found.mounts:
+        message.mounts.add(type="bind", source=source, destination=destination, options=options)
+    for name, value in found.env.items():
+        message.env.add(key=name, value=value)
     return message
 
 

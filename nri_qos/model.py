@@ -103,6 +103,7 @@ class Container:
     cgroups_path: str = ""
     oom_score_adj: int | None = None
     devices: tuple[tuple[str, int, int], ...] = ()  # type c or b, major, minor
+    env: frozenset[str] = frozenset()  # names that it sets itself
 
     @property
     def is_alive(self) -> bool:

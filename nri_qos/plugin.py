@@ -18,7 +18,8 @@ from nri_qos import cpulist, messages
 from nri_qos.config import Failure
 from nri_qos.errors import STATUS
 from nri_qos.latency import Latencies
-from nri_qos.model import Decision, QosClass
+from nri_qos.lookup import Found
+from nri_qos.model import Container, Decision, QosClass
 from nri_qos.ttrpc.session import Call, Status
 from nri_qos.world import World
 from ubhost import log
@@ -59,12 +60,14 @@ class Plugin:
         is_enforcing: bool = True,
         wake: Callable[[], None] = lambda: None,
         configure: Callable[[str], None] = lambda _: None,
+        look_up: Callable[[Container], Found] = lambda _: Found(),
     ) -> None:
         self.phase = Phase()
         self.latencies = Latencies()
         self._world = world
         self._is_enforcing = is_enforcing  # else: decide and report, answer with nothing
         self._wake = wake  # the loop has something to do
+        self._look_up = look_up
         self._configure_from = configure  # takes the drop-in text of a pre-installed plugin
         self._pods: list[nri_pb2.PodSandbox] = []  # of a Synchronize in parts
         self._containers: list[nri_pb2.Container] = []
@@ -156,10 +159,11 @@ class Plugin:
         container = messages.container(request.container)
         if pod is not None and not container.pod_id:
             container = replace(container, pod_id=pod.id)
+        found = self._look_up(container)
         with log.ids(pod=f"{request.pod.namespace}/{request.pod.name}", container=container.name or container.id):
             try:
                 with self._world.locked(wait_s) as world:
-                    decision = world.create(pod, container)
+                    decision = world.create(pod, container, found.device_nodes)
             except Exhausted as error:
                 self._world.counts["refused",] += 1
                 _log.warning("container refused", extra={"reason": str(error), "enforced": self._is_enforcing})
@@ -170,7 +174,7 @@ class Plugin:
         self._wake()
         if not self._is_enforcing:
             return nri_pb2.CreateContainerResponse()
-        return nri_pb2.CreateContainerResponse(adjust=messages.adjustment(decision))
+        return nri_pb2.CreateContainerResponse(adjust=messages.adjustment(decision, found))
 
     def _report(self, decision: Decision) -> None:
         self._world.counts["decisions", decision.qos.value] += 1

@@ -125,14 +125,14 @@ class World:
         for member in [m for m in self.members.values() if m.container.pod_id == pod_id]:
             del self.members[member.container.id]
 
-    def create(self, pod: Pod | None, container: Container) -> Decision:
-        """Decide about a new container and remember it.
+    def create(self, pod: Pod | None, container: Container, device_nodes: frozenset[int] = frozenset()) -> Decision:
+        """Decide about a new container, whose devices are on ``device_nodes``, and remember it.
 
         Raises:
             Exhausted: it must not be created, see ``plan.plan_create``.
             HostFault: the node's CPUs are not known.
         """
-        request = self._request(pod, container)
+        request = replace(self._request(pod, container), device_nodes=device_nodes)
         decision = plan.plan_create(request, self.node())
         self.members[container.id] = Member(container, decision)
         if decision.placement is not None:

@@ -255,6 +255,46 @@ def test_cpus_that_go_offline_are_given_to_nobody(runtime: Runtime, plugin: Plug
     assert cpu(runtime.create(container(batch)))[1] == "0-6"
 
 
+def add_device(root: Path, where: str, numa: str, numbers: str) -> None:
+    """Put a character device below a PCI device that says where it sits."""
+    parent = root / "sys/devices" / where
+    (parent / "misc/dev0").mkdir(parents=True)
+    (parent / "numa_node").write_text(numa + "\n")
+    (root / "sys/dev/char").mkdir(parents=True, exist_ok=True)
+    (root / "sys/dev/char" / numbers).symlink_to(f"../../devices/{where}/misc/dev0")
+
+
+def test_a_container_is_put_where_its_devices_are(runtime: Runtime, plugin: Plugin, root: Path) -> None:
+    add_device(root, "pci0000:00/0000:00:01.0", "1", "10:5")
+    add_device(root, "pci0000:00/0000:00:02.0", "-1", "10:6")
+    plugin.start()
+    runtime.register()
+    for name, minor, node in (("far", 5, "1"), ("anywhere", 6, "0")):
+        made = pod(name, "LS", guaranteed=False, **{"qos.unifiedbus.com/numa": "best-effort"})
+        runtime.run_pod(made)
+        asked = container(made, cpus=1)
+        asked.linux.devices.add(path="/dev/x", type="c", major=10, minor=minor)
+        assert cpu(runtime.create(asked))[2] == node
+
+
+def test_only_a_pod_with_zero_copy_paths_gets_their_mounts_and_environment(
+    runtime: Runtime, plugin: Plugin, root: Path
+) -> None:
+    plugin.start()
+    runtime.register()
+    given, plain = pod("given"), pod("plain")
+    (root / "run/ub-node/zerocopy/pods" / given.id / "lib").mkdir(parents=True)
+    (root / "run/ub-node/zerocopy/pods" / given.id / "lib/libsmc.so").touch()
+    for each in (given, plain):
+        runtime.run_pod(each)
+    asked = container(given)
+    asked.env.append("LD_PRELOAD=/theirs.so")
+    adjust = runtime.create(asked)
+    assert [(m.type, m.destination) for m in adjust.mounts] == [("bind", "/run/ub")]
+    assert [e.key for e in adjust.env] == ["UB_PATHS"]  # what the container sets itself stays
+    assert not runtime.create(container(plain)).ListFields()
+
+
 class Lives:
     """Random lives of pods on a runtime."""
 
