@@ -50,7 +50,10 @@ release:        ## dist/ub-node-VERSION-linux-ARCH.tar.gz, its checksums and SBO
 bench-startup:  ## how fast ub-cni starts, against bare Python and Debian's bridge
 	@packaging/setup demo && packaging/setup build && $(PY) packaging/build.py && $(PY) -m bench.startup
 
+bench-agent:    ## what ub-agent costs at rest, against its budget
+	@packaging/setup test && $(PY) -m bench.agent
+
 e2e:            ## the built executables on a real node: QEMU, containerd, three NUMA nodes
 	@packaging/setup e2e && $(PY) -m e2e
 
-.PHONY: consistency conformance help setup demo test test-kernel test-binary test-chart release bench-startup lint fmt type proto build e2e
+.PHONY: consistency conformance help setup demo test test-kernel test-binary test-chart release bench-startup bench-agent lint fmt type proto build e2e
