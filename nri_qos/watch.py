@@ -57,7 +57,13 @@ class Watch(threading.Thread):
         with self._world.locked(to_change=is_new) as world:
             world.machine = machine
             world.kubelet_is_static = is_static
+            moved = world.rehome() if is_new else []
         self._was_read.set()
+        for member in moved:
+            _log.warning(
+                "a container got other CPUs of its own, as some went offline",
+                extra={"container": member.container.name, "cpus": cpulist.render(member.own_cpus)},
+            )
         if is_new:
             nodes = [node.id for node in machine.nodes]
             _log.info(

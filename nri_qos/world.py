@@ -19,7 +19,7 @@ from nri_qos.config import Config
 from nri_qos.model import Container, Decision, Machine, NumaPolicy, Placement, Pod, QosClass, Resources, State
 from nri_qos.plan import Request
 from nri_qos.pools import Key, Node, Occupied
-from ubhost.errors import Busy, HostFault, InvalidRequest
+from ubhost.errors import Busy, Exhausted, HostFault, InvalidRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,8 +148,14 @@ class World:
             self.counts["unknown_containers",] += 1
             self._adopt(container, pod)
             return None
+        resources = _merged(member.container, wanted)
+        member = replace(member, container=replace(container, resources=resources))
+        self.members[container.id] = member
+        if member.own_cpus and resources.whole_cpus != len(member.own_cpus):
+            moved = self._place_again(member)
+            if moved is not None:
+                return moved
         ours = member.decision
-        self.members[container.id] = replace(member, container=replace(container, resources=_merged(container, wanted)))
         kept = replace(
             ours,
             shares=ours.shares if wanted.shares and wanted.shares != ours.shares else None,
@@ -157,6 +163,26 @@ class World:
             mems=ours.mems if wanted.mems and ours.mems and _differs(wanted.mems, ours.mems) else None,
         )
         return None if kept.is_empty else kept
+
+    def rehome(self) -> list[Member]:
+        """Give containers whose own CPUs went offline others; return them. Else the kernel lets them run anywhere."""
+        online = self.node().machine.online
+        homeless = [m for m in self.members.values() if m.container.is_alive and not m.own_cpus <= online]
+        return [self.members[m.container.id] for m in homeless if self._place_again(m) is not None]
+
+    def _place_again(self, member: Member) -> Decision | None:
+        """Give a container with CPUs of its own as many as it asks for now; ``None`` if there are not so many."""
+        container = replace(member.container, resources=replace(member.container.resources, cpus="", mems=""))
+        request = self._request(None, container)
+        try:
+            decision = plan.plan_create(request, self.node())
+        except (Exhausted, HostFault):
+            return None
+        if decision.placement is None or not decision.placement.exclusive:
+            return None
+        self.members[container.id] = replace(member, decision=decision)
+        self.placements[request.key] = decision.placement
+        return decision
 
     def started(self, container: Container) -> None:
         self._set_state(container, State.RUNNING)

@@ -16,7 +16,8 @@ from ubproto.nri.v1alpha1 import nri_pb2
 
 from nri_qos import cpulist
 from tests.nri_qos import nodes
-from tests.nri_qos.conftest import Plugin, container, pod
+from tests.nri_qos.cgroups import Tree
+from tests.nri_qos.conftest import Plugin, container, pod, until
 from ubsim.runtime import CallRefused, Runtime
 
 
@@ -253,6 +254,47 @@ def test_cpus_that_go_offline_are_given_to_nobody(runtime: Runtime, plugin: Plug
     batch = pod("batch", "BE")
     runtime.run_pod(batch)
     assert cpu(runtime.create(container(batch)))[1] == "0-6"
+
+
+def resized(cpus: int) -> nri_pb2.LinuxResources:
+    resources = nri_pb2.LinuxResources()
+    resources.cpu.shares.value, resources.cpu.quota.value = cpus * 1024, cpus * 100_000
+    resources.cpu.period.value = 100_000
+    return resources
+
+
+def test_a_container_that_is_resized_in_place_keeps_its_cpus_and_gets_more_or_fewer(
+    runtime: Runtime, plugin: Plugin
+) -> None:
+    plugin.start()
+    runtime.register()
+    made = pod("db", "HLS", guaranteed=True)
+    runtime.run_pod(made)
+    assert cpu(runtime.create(container(made, cpus=2)))[1] == "0-1"
+    (update,) = runtime.update("db-app-0", resized(3)).update
+    assert update.linux.resources.cpu.cpus == "0-2"
+    (update,) = runtime.update("db-app-0", resized(1)).update
+    assert update.linux.resources.cpu.cpus == "0"
+    assert not runtime.update("db-app-0", resized(8)).update  # there are not so many: it keeps what it has
+    other = pod("other", "HLS", guaranteed=True)
+    runtime.run_pod(other)
+    assert cpu(runtime.create(container(other, cpus=3)))[1] in ("1-3", "4-6")
+
+
+def test_a_container_whose_own_cpus_go_offline_gets_others(runtime: Runtime, plugin: Plugin, root: Path) -> None:
+    """(E4)"""
+    tree = Tree(root)
+    plugin.start(config={"period": 0.1})
+    runtime.register()
+    made = pod("db", "HLS", guaranteed=True)
+    tree.pod(made)
+    runtime.run_pod(made)
+    asked = container(made, cpus=2)
+    folder = tree.container(asked, runtime.create(asked))
+    runtime.start(asked.id)
+    assert tree.read(folder, "cpuset.cpus") == "0-1"
+    (root / "sys/devices/system/cpu/online").write_text("0,2-7\n")
+    until(lambda: tree.read(folder, "cpuset.cpus") == "0,2")
 
 
 def add_device(root: Path, where: str, numa: str, numbers: str) -> None:
