@@ -22,8 +22,9 @@ from cni_ub.errors import DelegateFailed, Drifted
 from cni_ub.host import Host
 from cni_ub.ipam import Ipam, Running
 from cni_ub.node import Node
-from cni_ub.plan import Seen, Wanted, plan_configure, plan_device, plan_link, refuse_taken_name
+from cni_ub.plan import Seen, Wanted, plan_configure, plan_device, plan_link, plan_rates, refuse_taken_name
 from cni_ub.protocol import Request
+from cni_ub.rates import rates_of
 from cni_ub.release import holds_in_pod, release
 from cni_ub.results import Result
 from cni_ub.steps import Step
@@ -159,7 +160,8 @@ class _Attaching:
         conf = self.request.conf
         moves = conf.netdev == "auto" and self.device.netdev is not None
         name = self._free_name() if conf.is_chained else self.request.ifname
-        return Wanted(self.device, name, self.device.netdev if moves else None, conf.mtu, conf.qos.bandwidth)
+        want = Wanted(self.device, name, self.device.netdev if moves else None, conf.mtu)
+        return replace(want, **rates_of(conf, self.node.provider.kind))
 
     def _free_name(self) -> str:
         """In a chain CNI_IFNAME is the first plugin's interface: ours is the first ub<N> that nobody has."""
@@ -178,6 +180,10 @@ class _Attaching:
             Conflict: somebody else than a ub-cni gave the device to the pod.
         """
         conf = self.request.conf
+        if want.link is None and (want.sending or want.receiving):
+            raise InvalidRequest(
+                f"runtimeConfig.bandwidth limits a netdev, and {self.device.id} brings none to the pod"
+            )
         if want.link is None and not conf.is_chained and conf.netdev != "none":
             raise InvalidRequest(f"{self.device.id} has no netdev to be {want.ifname}: set netdev to none, or chain")
         has_address = bool(conf.ipam_type or self.previous.ips or (seen.host and self.node.host_addresses(seen.host)))
@@ -211,6 +217,7 @@ class _Attaching:
             _original(link, want, self.node.host_addresses(link)) if link else None,
             self.sharing is Sharing.EXCLUSIVE,
             self._limit_before(want),
+            want.shaper,
             Delegate(ipam.type, dict(ipam.config), _delegate_environ(request)) if ipam else None,
         )
 
@@ -235,8 +242,10 @@ class _Attaching:
             given = self._given(ipam, running) if ipam and running else self._kept()
             failing.pop_all()
             apply(_plan_addresses(self.node, want, given), self._do)
+            apply(plan_rates(want, self.node.observe_rates(want)), self._do)
             missing = plan_link(want, self.node.observe_link(want))
-            self._refuse_missing((*missing, *_plan_addresses(self.node, want, given)))
+            rates = plan_rates(want, self.node.observe_rates(want))
+            self._refuse_missing((*missing, *_plan_addresses(self.node, want, given), *rates))
         return given
 
     def _attach_device(self, want: Wanted) -> None:

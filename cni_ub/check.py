@@ -13,8 +13,9 @@ from cni_ub.attach import addresses_of, describe, ipam_of, routes_of
 from cni_ub.errors import Drifted, UnknownAttachment
 from cni_ub.host import Host
 from cni_ub.node import Node
-from cni_ub.plan import Wanted, plan_attach, plan_configure, read_mark
+from cni_ub.plan import Wanted, plan_attach, plan_configure, plan_rates, read_mark
 from cni_ub.protocol import Request
+from cni_ub.rates import rates_of
 from cni_ub.results import Result
 from ubhost.errors import InvalidRequest, NotFound
 from ubhost.kernel import netns
@@ -69,6 +70,7 @@ def _check_record(host: Host, request: Request, pod: int, record: Record, previo
             given = _still_said(record, previous)
             seen = node.observe_pod(want.ifname)
             missing += plan_configure(want.ifname, addresses_of(given), routes_of(given), seen)
+            missing += plan_rates(want, node.observe_rates(want))
         if missing:
             raise Drifted(f"{record.device} as {want.ifname}: missing {describe(missing)}")
 
@@ -77,14 +79,15 @@ def _wanted(request: Request, record: Record, provider: Provider, previous: Resu
     device = provider.device(record.device)
     given = tuple(EidSlot(member, index, Eid.parse(eid)) for member, index, eid in record.eids)
     held = replace(device, members=record.members or device.members, eids=given)
+    rates = rates_of(request.conf, provider.kind)
     if record.link is None:
-        return Wanted(held, request.ifname, bandwidth=request.conf.qos.bandwidth)
+        return Wanted(held, request.ifname, **rates)
     link = record.link
     said = next((entry for entry in previous.interfaces if entry.get("name") == link.pod_name), None)
     if said is None and request.conf.version not in ("0.1.0", "0.2.0"):
         raise Drifted(f"prevResult has no interface {link.pod_name}")
     mtu = said.get("mtu") if said else None
-    return Wanted(held, link.pod_name, link.name, mtu, request.conf.qos.bandwidth, link.pod_index)
+    return Wanted(held, link.pod_name, link.name, mtu, pod_index=link.pod_index, **rates)
 
 
 def _still_said(record: Record, previous: Result) -> Result:

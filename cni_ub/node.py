@@ -21,6 +21,8 @@ from cni_ub.steps import (
     Altname,
     Expose,
     Limit,
+    LimitReceiving,
+    LimitSending,
     LinkStep,
     Move,
     MoveEids,
@@ -35,7 +37,7 @@ from cni_ub.steps import (
     Step,
 )
 from ubhost.errors import Conflict, HostFault, NotFound
-from ubhost.kernel import netns
+from ubhost.kernel import netns, tc
 from ubhost.kernel.rtnl import Refused, Rtnl
 from ubhost.model import Link
 from ubhost.provider import Bandwidth, EidSlot, Provider
@@ -93,7 +95,8 @@ class Node:
             names.add(original.name)
         others = (name for name in names if (found := self._host.link(name)) and found != host)
         addresses = self._host.addresses(host.index) if host else ()
-        return Seen(host, pod, host_names=frozenset(others), addresses=addresses)
+        has_shaper = bool(held.shaper and self.link_in_pod(held.shaper))
+        return Seen(host, pod, host_names=frozenset(others), addresses=addresses, has_shaper=has_shaper)
 
     def link_in_pod(self, name: str) -> Link | None:
         return self._pod.link(name) if self._pod else None
@@ -156,6 +159,19 @@ class Node:
                 os.close(fd)
         return False
 
+    def observe_rates(self, want: Wanted) -> Seen:
+        """Look at the limits of a link in the pod, of those that are wanted."""
+        link = self.link_in_pod(want.ifname)
+        if link is None or self._pod is None:
+            return Seen()
+        shaper = self._pod.link(want.shaper) if want.shaper else None
+        return Seen(
+            sending=tc.limit_of(self._pod, link.index) if want.sending else None,
+            receiving=tc.limit_of(self._pod, shaper.index)
+            if shaper and tc.is_redirected(self._pod, link.index)
+            else None,
+        )
+
     # What is done
 
     def do(self, step: Step) -> None:
@@ -178,6 +194,8 @@ class Node:
                 self._address(step)
             case Route():
                 self._route(step)
+            case LimitSending() | LimitReceiving():
+                self._limit(step)
             case _:
                 self._set(step)
 
@@ -257,6 +275,36 @@ class Node:
         socket, index = self._target(step)
         with _tolerating(errno.EEXIST if step.present else errno.ESRCH):
             (socket.add_route if step.present else socket.remove_route)(index, step.route)
+
+    def _limit(self, step: LimitSending | LimitReceiving) -> None:
+        pod = self._socket(Side.POD)
+        link = pod.link(step.name) if step.name else None
+        if isinstance(step, LimitReceiving):
+            self._limit_receiving(pod, link, step)
+            return
+        if link is None:
+            raise NotFound(f"no link {step.name} on the pod")
+        if step.rate is None:
+            tc.unlimit(pod, link.index)
+        else:
+            tc.limit(pod, link.index, step.rate)
+
+    def _limit_receiving(self, pod: Rtnl, link: Link | None, step: LimitReceiving) -> None:
+        shaper = pod.link(step.shaper)
+        if step.rate is None:
+            if link:
+                tc.unredirect(pod, link.index)
+            if shaper:
+                pod.delete(shaper.index)
+            return
+        if link is None:
+            raise NotFound(f"no link {step.name} on the pod")
+        if shaper is None:
+            pod.add_ifb(step.shaper)
+            shaper = self._link(Side.POD, step.shaper)
+        tc.limit(pod, shaper.index, step.rate)
+        tc.unredirect(pod, link.index)
+        tc.redirect(pod, link.index, shaper.index)
 
     def _allow_ipv6(self, step: Address) -> None:
         """Many images and runtimes switch IPv6 off for new links; who gets an IPv6 address wants it on."""

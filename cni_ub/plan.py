@@ -10,6 +10,7 @@ pod whatever it is called, and brought home even if the ledger's record was lost
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
+from zlib import crc32
 
 from cni_ub.errors import BadEnvironment
 from cni_ub.steps import (
@@ -17,6 +18,8 @@ from cni_ub.steps import (
     Altname,
     Expose,
     Limit,
+    LimitReceiving,
+    LimitSending,
     Move,
     MoveEids,
     Rename,
@@ -30,7 +33,7 @@ from cni_ub.steps import (
     Step,
 )
 from ubhost.errors import NotFound
-from ubhost.model import Interface, Link
+from ubhost.model import Interface, Link, Rate
 from ubhost.model import Route as ModelRoute
 from ubhost.provider import Bandwidth, Device, EidSlot
 from ubhost.record import OriginalLink
@@ -69,7 +72,14 @@ class Wanted:
     link: str | None = None
     mtu: int | None = None
     bandwidth: Bandwidth | None = None
+    sending: Rate | None = None
+    receiving: Rate | None = None
     pod_index: int = 0
+
+    @property
+    def shaper(self) -> str:
+        """The name of the ifb in the pod: its own for each of the pod's interfaces, and short enough."""
+        return f"ubi{crc32(self.ifname.encode()):08x}" if self.receiving else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +99,9 @@ class Seen:
     addresses: tuple[Interface, ...] = ()
     routes: tuple[ModelRoute, ...] = ()
     bandwidth: Bandwidth = UNLIMITED
+    sending: Rate | None = None
+    receiving: Rate | None = None
+    has_shaper: bool = False
 
     @property
     def is_in_pod(self) -> bool:
@@ -168,6 +181,24 @@ def plan_configure(
     )
 
 
+def plan_rates(want: Wanted, seen: Seen) -> tuple[Step, ...]:
+    """Return the steps that limit what the pod sends and receives. What nobody asked to limit is left alone."""
+    sending, receiving = want.sending, want.receiving
+    return (
+        *((LimitSending(want.ifname, sending, seen.sending),) if not _is_limited(seen.sending, sending) else ()),
+        *(
+            (LimitReceiving(want.ifname, want.shaper, receiving, seen.receiving),)
+            if not _is_limited(seen.receiving, receiving)
+            else ()
+        ),
+    )
+
+
+def _is_limited(found: Rate | None, wanted: Rate | None) -> bool:
+    """Whether a limit is there. The burst is not compared: the kernel keeps it as a rounded time."""
+    return wanted is None or (found is not None and found.bytes_a_second == wanted.bytes_a_second)
+
+
 def _covers(found: ModelRoute, wanted: ModelRoute) -> bool:
     """Whether a route is there in everything that was asked for; the kernel fills in the rest."""
     same = (found.destination, found.gateway) == (wanted.destination, wanted.gateway)
@@ -205,6 +236,7 @@ class Held:
     link: OriginalLink | None = None
     netdev: str = ""
     limit: Bandwidth | None = None
+    shaper: str = ""
     addresses: tuple[Interface, ...] = field(default=())
 
 
@@ -216,7 +248,8 @@ def plan_release(held: Held, seen: Seen) -> Release:
     back = [MoveEids(left, Side.HOST)] if left else []
     down = [SetUp(Side.POD, seen.pod.name, up=False)] if seen.pod and seen.pod.is_up else []
     limits = [Limit(held.device, held.limit, seen.bandwidth)] if held.limit not in (None, seen.bandwidth) else []
-    return Release((*hide, *back, *down), _plan_home(held, seen), tuple(limits))
+    freed = [LimitReceiving(seen.pod.name if seen.pod else "", held.shaper, None, None)] if seen.has_shaper else []
+    return Release((*hide, *back, *down, *freed), _plan_home(held, seen), tuple(limits))
 
 
 def _plan_home(held: Held, seen: Seen) -> tuple[Step, ...]:

@@ -142,7 +142,7 @@ def held_by(host: Host, record: Record, node: Node) -> Held:
     limit = Bandwidth(*record.limit_mbps) if record.limit_mbps else None
     addresses = tuple(ip_interface(text) for text in record.link.addresses) if record.link else ()
     eids = tuple(EidSlot(member, index, Eid.parse(eid)) for member, index, eid in record.eids)
-    return Held(record.device, record.members, eids, record.link, "", limit, addresses)
+    return Held(record.device, record.members, eids, record.link, "", limit, record.shaper, addresses)
 
 
 def _netdev(device: Device | None) -> str:

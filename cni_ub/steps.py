@@ -9,7 +9,7 @@ Source: style.md section 3.3; reference/ub.md section 3.
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from ubhost.model import Interface
+from ubhost.model import Interface, Rate
 from ubhost.model import Route as ModelRoute
 from ubhost.provider import Bandwidth, EidSlot
 
@@ -165,6 +165,32 @@ class Limit:
         return replace(self, bandwidth=self.was, was=self.bandwidth)
 
 
+@dataclass(frozen=True, slots=True)
+class LimitSending:
+    """Limit what the pod sends over its link; ``None`` is no limit."""
+
+    name: str
+    rate: Rate | None
+    was: Rate | None
+
+    def undo(self) -> "LimitSending":
+        return replace(self, rate=self.was, was=self.rate)
+
+
+@dataclass(frozen=True, slots=True)
+class LimitReceiving:
+    """Limit what the pod receives over its link, by leading it through the ifb ``shaper`` in the pod."""
+
+    name: str
+    shaper: str
+    rate: Rate | None
+    was: Rate | None
+
+    def undo(self) -> "LimitReceiving":
+        return replace(self, rate=self.was, was=self.rate)
+
+
 LinkStep = SetUp | SetAlias | SetMtu | SetQlen | SetMac | Altname | Rename | Move | Address | Route
 DeviceStep = Expose | MoveEids | Limit
-Step = LinkStep | DeviceStep
+RateStep = LimitSending | LimitReceiving
+Step = LinkStep | DeviceStep | RateStep

@@ -409,6 +409,18 @@ class Route:
 
 
 @dataclass(frozen=True, slots=True)
+class Rate:
+    """A token bucket. The kernel keeps rates in bytes a second, so ``bits_a_second`` is a multiple of 8 when read."""
+
+    bits_a_second: int
+    burst: int  # bytes
+
+    @property
+    def bytes_a_second(self) -> int:
+        return self.bits_a_second // 8
+
+
+@dataclass(frozen=True, slots=True)
 class UbHost:
     """Everything found on one host."""
 

@@ -14,7 +14,7 @@ import pytest
 from tests.cni_ub.machine import ip
 from ubhost.kernel import netns, tc
 from ubhost.kernel.rtnl import Rtnl
-from ubhost.kernel.tc import Rate
+from ubhost.model import Rate
 
 pytestmark = pytest.mark.kernel
 

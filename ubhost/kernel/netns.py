@@ -59,6 +59,7 @@ def inode(fd: int) -> int:
 
 
 def own_inode() -> int:
+    """Return what tells the namespace of the calling thread."""
     return OWN.stat().st_ino
 
 

@@ -8,9 +8,9 @@ Source: tc-tbf(8), tc-mirred(8), linux/pkt_sched.h, linux/pkt_cls.h, linux/tc_ac
 
 import errno
 import struct
-from dataclasses import dataclass
 
 from ubhost.kernel.rtnl import NLA_F_NESTED, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE, Refused, Rtnl
+from ubhost.model import Rate
 from ubhost.netlink import NLM_F_ACK, NLM_F_DUMP, attribute, attributes
 
 RTM_NEWQDISC, RTM_DELQDISC, RTM_GETQDISC, RTM_NEWTFILTER = 36, 37, 38, 44
@@ -33,18 +33,6 @@ MIRRED = struct.Struct("=IIiiiiI")  # index, capabilities, action, references, b
 LATENCY = 0.025  # seconds that a packet may wait in the bucket's queue
 _U64 = struct.Struct("=Q")
 _U32 = struct.Struct("=I")
-
-
-@dataclass(frozen=True, slots=True)
-class Rate:
-    """A token bucket. The kernel keeps rates in bytes a second, so ``bits_a_second`` is a multiple of 8 when read."""
-
-    bits_a_second: int
-    burst: int  # bytes
-
-    @property
-    def bytes_a_second(self) -> int:
-        return self.bits_a_second // 8
 
 
 def limit(rtnl: Rtnl, index: int, rate: Rate) -> None:
@@ -86,6 +74,13 @@ def redirect(rtnl: Rtnl, index: int, through: int) -> None:
     protocol = struct.unpack("=H", struct.pack(">H", ETH_P_ALL))[0]
     body = TCMSG.pack(0, index, 0, INGRESS_HANDLE, 1 << 16 | protocol) + attribute(TCA_KIND, b"u32\0")
     rtnl.ask(RTM_NEWTFILTER, NLM_F_ACK | NLM_F_CREATE | NLM_F_EXCL, body + _nested(TCA_OPTIONS, options))
+
+
+def is_redirected(rtnl: Rtnl, index: int) -> bool:
+    """Whether something that link ``index`` receives is led elsewhere by ``redirect``."""
+    replies = rtnl.ask(RTM_GETQDISC, NLM_F_DUMP, TCMSG.pack(0, index, 0, 0, 0))
+    headers = (TCMSG.unpack_from(reply.body) for reply in replies)
+    return any(at == index and parent == TC_H_INGRESS for _, at, _, parent, _ in headers)
 
 
 def unredirect(rtnl: Rtnl, index: int) -> None:
