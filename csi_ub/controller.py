@@ -11,7 +11,7 @@ from ubproto.csi.v1 import csi_pb2, csi_pb2_grpc
 from csi_ub import answers, parameters, topology
 from csi_ub.engines.base import Engine, Reach
 from csi_ub.errors import OutOfRange
-from csi_ub.model import Capability, CapacityRange, Snapshot, Source, Volume
+from csi_ub.model import Capability, CapacityRange, Consistency, Snapshot, Source, Spec, Volume
 from csi_ub.mountflags import attributes
 from csi_ub.paging import page
 from csi_ub.pool import Pool
@@ -31,6 +31,7 @@ _CAPABILITIES = (
     _Rpc.GET_SNAPSHOT,
     _Rpc.CLONE_VOLUME,
     _Rpc.EXPAND_VOLUME,
+    _Rpc.MODIFY_VOLUME,
     _Rpc.SINGLE_NODE_MULTI_WRITER,
 )
 
@@ -54,17 +55,17 @@ class Controller(csi_pb2_grpc.ControllerServicer):
         if why := unsupported(wanted):
             raise InvalidRequest(why)
         sizes = capacity(request)
-        if request.mutable_parameters:
-            raise InvalidRequest(f"unknown mutable parameter {', '.join(sorted(request.mutable_parameters))}")
         self._refuse_elsewhere(request.accessibility_requirements)
         spec = parameters.parse(request.parameters, frozenset(pool.name for pool in self._volumes.pools))
+        spec = parameters.modify(spec, request.mutable_parameters)
+        _refuse_single_node(spec, wanted)
         source, least, source_pool = self._source(request.volume_content_source)
         pool = self._volumes.pool(spec.pool or (source_pool.name if source_pool else None))
         if source_pool and pool.name != source_pool.name:
             raise InvalidRequest(
                 f"{source} lies in pool {source_pool.name!r}, the volume is asked for in {pool.name!r}"
             )
-        engine = self._volumes.engines.choose(spec.engine)
+        engine = self._volumes.engines.choose(spec.engine, spec.consistency)
         want = Volume(
             id="",
             name=request.name,
@@ -171,6 +172,19 @@ class Controller(csi_pb2_grpc.ControllerServicer):
         grown = pool.grow(volume.id, wanted)
         return csi_pb2.ControllerExpandVolumeResponse(capacity_bytes=grown.size, node_expansion_required=False)
 
+    def ControllerModifyVolume(
+        self, request: csi_pb2.ControllerModifyVolumeRequest, context: grpc.ServicerContext
+    ) -> csi_pb2.ControllerModifyVolumeResponse:
+        """Change all that is asked for, or nothing."""
+        required(volume_id=request.volume_id)
+        volume, pool = self._own(request.volume_id)
+        parameters.modify(volume.spec, request.mutable_parameters)
+        changed = pool.volumes.update(
+            volume.id, lambda it: replace(it, spec=parameters.modify(it.spec, request.mutable_parameters))
+        )
+        self._engine(changed).prepare(changed, pool)
+        return csi_pb2.ControllerModifyVolumeResponse()
+
     def CreateSnapshot(
         self, request: csi_pb2.CreateSnapshotRequest, context: grpc.ServicerContext
     ) -> csi_pb2.CreateSnapshotResponse:
@@ -276,6 +290,14 @@ def unsupported(wanted: tuple[Capability, ...]) -> str:
         except InvalidRequest as error:
             return str(error)
     return ""
+
+
+def _refuse_single_node(spec: Spec, wanted: tuple[Capability, ...]) -> None:
+    for each in wanted:
+        if spec.consistency is Consistency.EVENTUAL and each.mode.is_single_node:
+            raise InvalidRequest(
+                f"access mode {each.mode.name} needs consistency strong: eventual copies cannot keep a second node out"
+            )
 
 
 def _places(wanted: Iterable[csi_pb2.Topology]) -> list[dict[str, str]]:

@@ -13,14 +13,17 @@ from ubproto.csi.v1 import csi_pb2_grpc
 from csi_ub.config import Config, default_pool
 from csi_ub.controller import Controller
 from csi_ub.engines import Engines
+from csi_ub.engines.base import Engine
 from csi_ub.engines.bind import BindEngine
 from csi_ub.engines.gluster import GlusterEngine
+from csi_ub.engines.syncthing import SyncthingEngine
 from csi_ub.identity import Identity
 from csi_ub.node import Node
 from csi_ub.noderecord import Debts
 from csi_ub.nodevolumes import NodeVolumes
 from csi_ub.pool import Pool
 from csi_ub.pools import space
+from csi_ub.syncthing.daemon import Daemon
 from csi_ub.volumes import Volumes
 from ubhost import statefile
 from ubhost.config import convert
@@ -102,8 +105,14 @@ def _engines(node_id: str, peers: dict[str, str], roots: Roots) -> Engines:
     """Return the engines of this node. Those that span machines need to know where the other machines are."""
     hosts = {node: host for node, address in peers.items() if (host := _host(address))}
     own = hosts.pop(node_id, None)
-    gluster = GlusterEngine(node_id, own, hosts, roots.run.absolute() / "gluster")
-    return Engines({engine.name: engine for engine in (gluster, BindEngine())})
+    run, state = roots.run.absolute(), roots.state.absolute()
+    daemon = Daemon(state / "syncthing", run / "syncthing", own)
+    engines: tuple[Engine, ...] = (
+        GlusterEngine(node_id, own, hosts, run / "gluster"),
+        SyncthingEngine(node_id, daemon, hosts, state / "replicas"),
+        BindEngine(),
+    )
+    return Engines({engine.name: engine for engine in engines}, has_peers=bool(hosts))
 
 
 def _host(address: str) -> str | None:
@@ -117,6 +126,11 @@ def _host(address: str) -> str | None:
 
 def _serve(volumes: Volumes) -> None:
     """Make the volumes of this node reachable again, after a reboot or the death of a daemon."""
+    for engine in volumes.engines.known.values():
+        try:
+            engine.resume()
+        except UbError as error:
+            log.warning("not resumed", extra={"engine": engine.name, "error": str(error)})
     for pool in volumes.pools:
         for volume in pool.volumes.all():
             try:

@@ -49,6 +49,7 @@ class Consistency(Enum):
     """What a reader on one node may see of a write on another."""
 
     STRONG = "strong"
+    EVENTUAL = "eventual"
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +83,7 @@ class Spec:
     replicas: int = 1
     pool: str | None = None  # None: the first pool of the node
     engine: str = ""  # "": the best that the node has
+    max_staleness_s: float = 5.0  # seconds; the promise of an eventual volume
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,8 @@
 """StorageClass parameters to a ``Spec``: all wrong keys and values are named at once."""
 
+import re
 from collections.abc import Mapping
+from dataclasses import replace
 from enum import Enum
 from typing import TypeVar
 
@@ -8,7 +10,12 @@ from csi_ub.model import Consistency, Spec, VolumeType
 from ubhost.errors import InvalidRequest
 
 E = TypeVar("E", bound=Enum)
-_KEYS = frozenset({"type", "consistency", "replicas", "pool", "engine"})
+_KEYS = frozenset({"type", "consistency", "replicas", "pool", "engine", "maxStaleness"})
+MUTABLE = "maxStaleness"
+_SHORTEST_S = 3.0  # below that Syncthing cannot keep its word: it collects changes for a second, and hashes them
+_LONGEST_S = 86400.0
+_DURATION = re.compile(r"([0-9]{1,6}(?:\.[0-9]{1,3})?)(ms|s|m|h)")
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 _FROM_KUBERNETES = "csi.storage.k8s.io/"  # external-provisioner adds names of the claim below this prefix
 
 
@@ -26,9 +33,12 @@ def parse(parameters: Mapping[str, str], pools: frozenset[str]) -> Spec:
         consistency=_choice("consistency", given, Consistency.STRONG, wrong),
         pool=given.get("pool"),
         engine=given.get("engine", ""),
+        max_staleness_s=_duration(given[MUTABLE], wrong) if MUTABLE in given else Spec().max_staleness_s,
     )
     if given.get("replicas", "1") != "1":
         wrong.append(f"replicas is {given['replicas']!r}, not 1")
+    if MUTABLE in given and spec.consistency is not Consistency.EVENTUAL:
+        wrong.append(f"{MUTABLE} is for consistency eventual only")
     if spec.pool is not None and spec.pool not in pools:
         wrong.append(f"pool {spec.pool!r} is none of {', '.join(sorted(pools))}")
     if wrong:
@@ -41,6 +51,30 @@ def refuse_all(parameters: Mapping[str, str]) -> None:
     unknown = sorted(key for key in parameters if not key.startswith(_FROM_KUBERNETES))
     if unknown:
         raise InvalidRequest("; ".join(f"unknown parameter {key!r}" for key in unknown))
+
+
+def modify(spec: Spec, mutable: Mapping[str, str]) -> Spec:
+    """Return ``spec`` changed by the parameters of a VolumeAttributesClass; keys that are absent change nothing.
+
+    Raises:
+        InvalidRequest: a key or a value is wrong; the message names every one.
+    """
+    given = {key: value for key, value in mutable.items() if not key.startswith(_FROM_KUBERNETES)}
+    wrong = [f"unknown mutable parameter {key!r}" for key in sorted(given.keys() - {MUTABLE})]
+    if MUTABLE in given and spec.consistency is not Consistency.EVENTUAL:
+        wrong.append(f"{MUTABLE} is for consistency eventual only")
+    staleness = _duration(given[MUTABLE], wrong) if MUTABLE in given else spec.max_staleness_s
+    if wrong:
+        raise InvalidRequest("; ".join(wrong))
+    return replace(spec, max_staleness_s=staleness)
+
+
+def _duration(text: str, wrong: list[str]) -> float:
+    found = _DURATION.fullmatch(text)
+    seconds = float(found[1]) * _UNITS[found[2]] if found else 0.0
+    if not _SHORTEST_S <= seconds <= _LONGEST_S:
+        wrong.append(f"{MUTABLE} is {text!r}, not a duration of {_SHORTEST_S:g}s to {_LONGEST_S:g}s, such as 5s or 2m")
+    return seconds
 
 
 def _choice(key: str, given: Mapping[str, str], default: E, wrong: list[str]) -> E:

@@ -4,14 +4,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from csi_ub.engines.base import Engine
+from csi_ub.model import Consistency
 from ubhost.errors import InvalidRequest, Unsupported
+
+# Which engines keep which promise, the best first. What is strong is eventual too: with no peers a bind mount does.
+_KEEPERS = {
+    Consistency.STRONG: ("glusterfs", "bind"),
+    Consistency.EVENTUAL: ("syncthing", "bind"),
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Engines:
-    """The engines of this node, by name; the first one that works here is the default, the last always works."""
+    """The engines of this node, by name. ``has_peers``: there are nodes on other machines."""
 
     known: Mapping[str, Engine]
+    has_peers: bool = False
 
     def named(self, name: str) -> Engine:
         """Return one engine.
@@ -24,21 +32,27 @@ class Engines:
             raise InvalidRequest(f"engine {name!r} is none of {', '.join(self.known)}")
         return engine
 
-    def choose(self, wanted: str) -> Engine:
+    def choose(self, wanted: str, consistency: Consistency) -> Engine:
         """Return the engine for a new volume: the wanted one, or the best that works here.
 
         Raises:
-            InvalidRequest: there is none of this name.
-            Unsupported: this node lacks what the wanted one needs.
+            InvalidRequest: there is none of this name, or it does not keep that promise.
+            Unsupported: this node lacks what it needs.
         """
+        names = _KEEPERS[consistency]
         if wanted:
             engine = self.named(wanted)
+            if wanted not in names:
+                raise InvalidRequest(f"engine {wanted!r} is not for consistency {consistency.value}")
             engine.check()
             return engine
-        for engine in self.known.values():
+        if consistency is Consistency.EVENTUAL and self.has_peers:
+            self.known["syncthing"].check()
+            return self.known["syncthing"]
+        for engine in (self.known[name] for name in names if name in self.known):
             try:
                 engine.check()
             except Unsupported:
                 continue
             return engine
-        raise Unsupported("this node has no engine")
+        raise Unsupported(f"this node has no engine for consistency {consistency.value}")

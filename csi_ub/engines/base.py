@@ -40,6 +40,9 @@ class Engine(Protocol):
     def check(self) -> None:
         """Raise ``Unsupported`` if this node lacks what the engine needs."""
 
+    def resume(self) -> None:
+        """Go on with what an earlier driver left on this node."""
+
     def prepare(self, volume: Volume, pool: Pool) -> Volume:
         """Make a new volume reachable, or one from before the driver started; return its record, completed."""
 

@@ -23,6 +23,9 @@ class BindEngine:
     def check(self) -> None:
         """It needs nothing."""
 
+    def resume(self) -> None:
+        """Nothing runs."""
+
     def prepare(self, volume: Volume, pool: Pool) -> Volume:
         return volume
 

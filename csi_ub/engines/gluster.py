@@ -59,6 +59,9 @@ class GlusterEngine:
         if not self.peers:
             raise Unsupported("engine glusterfs needs peers in the configuration of the driver")
 
+    def resume(self) -> None:
+        """The bricks are started by ``prepare``, and clients when they are needed."""
+
     def prepare(self, volume: Volume, pool: Pool) -> Volume:
         with self._alone(f"brick {volume.id}"):
             if volume.port and programs.is_running(self._file(volume.id, "brick.pid"), self._brick(volume.id)):
