@@ -3,7 +3,7 @@
 Made once and used until the model changes.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from nri_qos import paths
@@ -43,6 +43,17 @@ class Census:
     def offline(self) -> list[str]:
         """Return the folders of the offline pods."""
         return [house.folder for house in self.households if house.qos is QosClass.BE and house.folder is not None]
+
+    def folders(self, containers: Collection[str]) -> set[str]:
+        """Return the folders of ``containers`` and of their pods."""
+        return {
+            folder
+            for house in self.households
+            for tenant in house.tenants
+            if tenant.member.container.id in containers
+            for folder in (tenant.folder, house.folder)
+            if folder is not None
+        }
 
     def namespaces(self) -> dict[str, str]:
         """Return the namespaces of the pods, by their folders."""

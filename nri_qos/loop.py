@@ -64,6 +64,7 @@ class Loop(threading.Thread):
         self._squeezed_to: Squeezed | None = None
         self._settled_for: Census | None = None
         self._wanted: dict[Place, Setting] = {}
+        self._touched: set[str] = set()  # containers to look at
         self._queue: list[Place] = []  # what is still to be looked at in this round
         self._period = 0
         self._memory = memory.State()
@@ -122,6 +123,8 @@ class Loop(threading.Thread):
     def _take_census(self) -> Census:
         """Return the census of the model, the last one if nothing changed."""
         with self._world.locked(to_change=False) as world:
+            self._touched |= world.touched
+            world.touched.clear()
             if self._census is not None and world.version == self._version:
                 return self._census
             node, sandboxes, members = world.node(), dict(world.sandboxes), list(world.members.values())
@@ -241,6 +244,10 @@ class Loop(threading.Thread):
         if wanted is not self._wanted:
             changed = {place: setting for place, setting in wanted.items() if self._wanted.get(place) != setting}
             self._wanted = wanted
+        if self._touched and self._census is not None:
+            folders = self._census.folders(self._touched)
+            self._touched.clear()
+            changed.update((place, setting) for place, setting in wanted.items() if place[0] in folders)
         if is_due:
             if not self._queue:
                 self._queue = list(wanted)

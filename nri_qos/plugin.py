@@ -219,6 +219,8 @@ class Plugin:
                     world.remove_pod(pod.id)
                 case nri_pb2.START_CONTAINER | nri_pb2.POST_START_CONTAINER:
                     world.started(messages.container(container))
+                case nri_pb2.POST_UPDATE_CONTAINER:
+                    world.touch(container.id)
                 case nri_pb2.STOP_CONTAINER:
                     world.stopped(messages.container(container))
                 case nri_pb2.REMOVE_CONTAINER:

@@ -57,6 +57,7 @@ class World:
         self.sandboxes: dict[str, Sandbox] = {}
         self.members: dict[str, Member] = {}
         self.placements: dict[Key, Placement] = {}
+        self.touched: set[str] = set()  # containers whose files the runtime may just have written
         self.version = 0
         self.counts: Counter[tuple[str, ...]] = Counter()  # (metric, label values …) -> how often
         self._lock = threading.Lock()
@@ -185,10 +186,15 @@ class World:
         return decision
 
     def started(self, container: Container) -> None:
+        self.touch(container.id)
         self._set_state(container, State.RUNNING)
 
     def stopped(self, container: Container) -> None:
         self._set_state(container, State.STOPPED)
+
+    def touch(self, container_id: str) -> None:
+        """Remember that the runtime may have written a container's files: it has started, or was updated."""
+        self.touched.add(container_id)
 
     def removed(self, container_id: str) -> None:
         self.members.pop(container_id, None)

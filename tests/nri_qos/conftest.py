@@ -57,14 +57,14 @@ class Plugin:
 
     def stop(self, number: int = signal.SIGTERM) -> int:
         self.process.send_signal(number)
-        return self.process.wait(timeout=10)
+        return self.process.wait(timeout=30)
 
     def lines(self, message: str) -> list[dict[str, Any]]:
         """Return the log lines with ``message``."""
         logged = (json.loads(line) for line in self.log.read_text().splitlines() if line.startswith("{"))
         return [line for line in logged if line["message"] == message]
 
-    def wait_for(self, message: str, count: int = 1, timeout_s: float = 10) -> dict[str, Any]:
+    def wait_for(self, message: str, count: int = 1, timeout_s: float = 30) -> dict[str, Any]:
         until(lambda: len(self.lines(message)) >= count, timeout_s, lambda: self.log.read_text())
         return self.lines(message)[count - 1]
 
@@ -74,7 +74,7 @@ class Plugin:
             process.wait()
 
 
-def until(holds: Callable[[], bool], timeout_s: float = 10, tell: Callable[[], str] = lambda: "") -> None:
+def until(holds: Callable[[], bool], timeout_s: float = 30, tell: Callable[[], str] = lambda: "") -> None:
     """Wait until something holds."""
     limit = time.monotonic() + timeout_s
     while not holds():
@@ -96,7 +96,7 @@ def root(tmp_path: Path, machine: Machine) -> Path:
 
 @pytest.fixture
 def runtime(root: Path) -> Iterator[Runtime]:
-    with Runtime(root / "var/run/nri/nri.sock") as listening:
+    with Runtime(root / "var/run/nri/nri.sock", timeout_s=15) as listening:
         yield listening
 
 

@@ -95,7 +95,7 @@ def test_offline_work_is_squeezed_at_once_and_given_back_slowly(
     load.cpus |= {"": 5.0, web: 4.0, batch: 1.0}
     began = time.monotonic()
     until(lambda: quota(tree, batch) <= 1.3, tell=lambda: plugin.log.read_text())
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 5
     assert 1 <= len(cpus(tree, job)) <= 2
     assert quota(tree, batch) >= 1
     load.cpus |= {"": 1.0, web: 0.0}
@@ -117,9 +117,9 @@ def test_online_work_that_is_throttled_or_waits_halves_offline_work(
     load.start()
     until(lambda: 5 <= quota(tree, batch) <= 6)
     tree.spend(web, 0, throttles=3)
-    until(lambda: 2.5 <= quota(tree, batch) <= 3.1, 3)
+    until(lambda: 2.5 <= quota(tree, batch) <= 3.1, 10)
     tree.spend(web, 0, waited=400_000)
-    until(lambda: quota(tree, batch) <= 1.6, 3)
+    until(lambda: quota(tree, batch) <= 1.6, 10)
 
 
 def test_host_processes_count_as_need(runtime: Runtime, plugin: Plugin, tree: Tree, load: Load) -> None:
@@ -299,6 +299,18 @@ def test_drift_is_repaired(runtime: Runtime, plugin: Plugin, tree: Tree) -> None
     until(lambda: tree.read(folder, "cpu.weight") == "1" and tree.read(inner, "cpuset.mems") == "0-2")
 
 
+def test_what_the_runtime_wrote_in_an_update_is_looked_at_at_once(runtime: Runtime, plugin: Plugin, tree: Tree) -> None:
+    """(C8)"""
+    plugin.start(config={"period": 30})
+    runtime.register()
+    _, inner = start_pod(runtime, tree, "batch", "BE")
+    until(lambda: tree.read(inner, "cpu.weight") == "1")
+    time.sleep(0.3)
+    tree.write(inner, "cpu.weight", "39")
+    runtime.update("batch-app-0", nri_pb2.LinuxResources(memory=nri_pb2.LinuxMemory()))
+    until(lambda: tree.read(inner, "cpu.weight") == "1", 10)
+
+
 def test_a_dry_run_writes_nothing_at_all(runtime: Runtime, plugin: Plugin, tree: Tree, load: Load, root: Path) -> None:
     before = squeeze_all(runtime, tree, load)
     files = {path for path in root.rglob("*") if path.is_file()}
@@ -380,7 +392,7 @@ def test_knobs_of_the_configuration_are_set_and_put_back(
 )
 def test_a_knob_that_does_harm_is_refused(knobs: object, complaint: str, tmp_path: Path, plugin: Plugin) -> None:
     plugin.start(config={"knobs": knobs})
-    assert plugin.process.wait(timeout=10) == 2
+    assert plugin.process.wait(timeout=30) == 2
     assert complaint in plugin.log.read_text()
 
 

@@ -136,10 +136,10 @@ def test_a_node_without_the_plugin_is_a_clear_error(root: Path, monkeypatch: pyt
 
 def test_an_address_that_is_taken_ends_the_start_clearly(runtime: Runtime, plugin: Plugin) -> None:
     plugin.start(config={"metrics_address": "192.0.2.1:1"})
-    assert plugin.process.wait(timeout=10) == 1
+    assert plugin.process.wait(timeout=30) == 1
     assert "cannot serve metrics at 192.0.2.1:1" in plugin.log.read_text()
     plugin.start(config={"metrics_address": "nonsense"})
-    assert plugin.process.wait(timeout=10) == 2
+    assert plugin.process.wait(timeout=30) == 2
 
 
 @pytest.mark.parametrize("address", ["nonsense", "127.0.0.1", "h:99999", "h:x", "h:"])
