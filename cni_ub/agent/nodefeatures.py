@@ -1,7 +1,8 @@
 """What a scheduler should know of this node, as the file that Node Feature Discovery turns into labels.
 
 A label is for choosing nodes, so it holds what is true for long: where the node is and how much of what it has. What
-changes by the minute is in the metrics.
+changes by the minute is in the metrics. None is of the domain topology.unifiedbus.com: those are ub-csi's, which kubelet
+sets, and kubelet refuses a driver whose label has another value already.
 
 Source: Node Feature Discovery, "local" feature source; design section 6.
 """
@@ -21,8 +22,8 @@ def labels(snapshot: Snapshot) -> dict[str, str]:
     nodes = {state.device.numa for state in snapshot.devices if state.device.numa is not None}
     speeds = [die.bandwidth_mbps for die in snapshot.dies]
     found: dict[str, object] = {
-        "topology.unifiedbus.com/supernode": snapshot.position.super_node_id,
-        "topology.unifiedbus.com/slot": snapshot.position.slot_id,
+        "unifiedbus.com/super-node": snapshot.position.super_node_id,
+        "unifiedbus.com/slot": snapshot.position.slot_id,
         "unifiedbus.com/level": snapshot.level.replace(" ", "-"),
         "unifiedbus.com/devices": len(snapshot.devices),
         "unifiedbus.com/devices-healthy": healthy,

@@ -23,8 +23,8 @@ def test_a_node_says_where_it_is_what_it_has_and_how_real_that_is(host: Host) ->
     cables = sum(bool(port.linkup) for entity in host.model.entities for port in entity.ports)
     assert cables
     assert labels(snapshot_of(host)) == {
-        "topology.unifiedbus.com/supernode": "1",
-        "topology.unifiedbus.com/slot": "0",
+        "unifiedbus.com/super-node": "1",
+        "unifiedbus.com/slot": "0",
         "unifiedbus.com/level": "stand-in",
         "unifiedbus.com/devices": "4",
         "unifiedbus.com/devices-healthy": "3",
