@@ -186,7 +186,7 @@ class Node:
                 found += [
                     f"{path}/{entry.name}" for entry in sorted(there.iterdir()) if f"{path}/{entry.name}" != POOLS
                 ]
-            elif there.exists():
+            else:  # there or not: a daemon may make it while it takes its traces back
                 found.append(path)
         return tuple(found)
 
@@ -201,7 +201,7 @@ class Node:
             shutil.rmtree(placing)
         shutil.copytree(self.bundle, placing, symlinks=True)
         os.utime(placing)  # releases are told apart by age
-        os.sync()  # a power cut after the rename must not leave empty files
+        _flush(placing)  # a power cut after the rename must not leave empty files
         placing.rename(target)
 
     def _withdraw(self, daemon: str) -> None:
@@ -222,6 +222,8 @@ class Node:
     def _put_aside(self, path: str) -> None:
         there = self.place(path)
         aside = there.with_name(ASIDE + there.name)
+        if not there.exists():
+            return
         if aside.exists():  # left by a kill
             shutil.rmtree(aside)
         there.rename(aside)
@@ -272,3 +274,13 @@ class Node:
 def _run(command: tuple[str, ...]) -> None:
     if command:
         subprocess.run(command, check=True, capture_output=True, text=True)
+
+
+def _flush(folder: Path) -> None:
+    for path in [*folder.rglob("*"), folder]:
+        if not path.is_symlink():
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                os.fsync(fd)
+            finally:
+                os.close(fd)
