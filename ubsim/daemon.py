@@ -14,6 +14,7 @@ from ubhost.errors import HostFault, UbError
 from ubhost.kernel.netns import open_netns
 from ubhost.roots import Roots
 from ubsim import expansion, record
+from ubsim.cables import LinkEvents
 from ubsim.netdevs import Fabric
 from ubsim.simulated_node import SimulatedNode
 
@@ -53,6 +54,14 @@ def _boot(
         netns = None if own is None else open_netns(own)
         roots = Roots(record.root_of(folder, name))
         nodes.append(SimulatedNode(super_node, name, roots, running.netdevs, netns, fabric, selector))
+    events = LinkEvents()  # one for all: the kernel copies every notice to every listener
+
+    def links_changed() -> None:
+        names = events.names()
+        for simulated in nodes:
+            simulated.links_changed(names)
+
+    selector.register(events, selectors.EVENT_READ, links_changed)
     for simulated in nodes:
         simulated.open()
     return nodes
@@ -64,7 +73,10 @@ def _serve(selector: selectors.BaseSelector, stop: int) -> None:
         for key, _ in selector.select():
             if key.fd == stop:
                 return
-            key.data()
+            try:
+                key.data()
+            except (UbError, OSError) as error:  # one node's trouble is not the others'
+                sys.stderr.write(f"{error}\n")
 
 
 def _say(line: str) -> None:

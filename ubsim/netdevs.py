@@ -9,6 +9,7 @@ Source: reference/ub.md section 2 (ipourma: one netdev per device, IPv6 only, IP
 
 import errno
 import threading
+from collections.abc import Iterable
 from dataclasses import dataclass
 from ipaddress import IPv6Interface
 from itertools import count
@@ -18,7 +19,8 @@ from ubsim.cables import Cables
 from ubsim.scenario import Node, SuperNode, Urma
 
 MTU = 4094
-BRIDGE = "ubsim"  # with a number
+BRIDGE = "ubsim"  # with a number; further ones of the same super-node add x1, x2 …
+BRIDGE_PORTS = 1000  # Linux allows 1024
 FIRST_GROUP = 0x55420000  # link groups of our bridges, by their numbers
 PREFIX = 32  # the first word of a bonding EID is the super-node's id
 
@@ -30,17 +32,22 @@ class Netdev:
     name: str  # at home
     peer: str
     address: str  # IPv6 with prefix length
+    bridge: str  # where the peer hangs
 
 
-def number_netdevs(super_node: SuperNode, taken: frozenset[str]) -> tuple[Netdev, ...]:
+def number_netdevs(super_node: SuperNode, bridge: str, taken: frozenset[str]) -> tuple[Netdev, ...]:
     """Give every bonding device its netdev, with the lowest numbers that are free in our namespace."""
     numbers = (n for n in count() if not {f"ipourma{n}", f"ubp{n}"} & taken)
-    return tuple(netdev_of(node, device, next(numbers)) for node in super_node.nodes for device in node.devices)
+    devices = ((node, device) for node in super_node.nodes for device in node.devices)
+    return tuple(
+        netdev_of(node, device, next(numbers), f"{bridge}x{at // BRIDGE_PORTS}" if at >= BRIDGE_PORTS else bridge)
+        for at, (node, device) in enumerate(devices)
+    )
 
 
-def netdev_of(node: Node, device: Urma, number: int) -> Netdev:
+def netdev_of(node: Node, device: Urma, number: int, bridge: str) -> Netdev:
     address = IPv6Interface((device.bonding_eid.value, PREFIX))
-    return Netdev(node.name, device.bonding, f"ipourma{number}", f"ubp{number}", str(address))
+    return Netdev(node.name, device.bonding, f"ipourma{number}", f"ubp{number}", str(address), bridge)
 
 
 class Fabric:
@@ -50,15 +57,28 @@ class Fabric:
         self._here = Cables(netns, "the super-node")
         self._bridge = bridge
         self._group = FIRST_GROUP + int(bridge.removeprefix(BRIDGE))
-        self._index = 0
+        self._indexes: dict[str, int] = {}
         self._lock = threading.Lock()  # one request at a time on the socket
 
     def close(self) -> None:
         self._here.close()
 
-    def make_bridge(self) -> None:
-        self._here.add_bridge(self._bridge, self._group)
-        self._here.set_up(self._here.require(self._bridge).index, up=True)
+    def make_bridges(self, netdevs: Iterable[Netdev]) -> None:
+        """Make the bridge, and those beside it that the number of netdevs needs, each joined to the first."""
+        self._make_bridge(self._bridge)
+        for name in sorted({netdev.bridge for netdev in netdevs} - {self._bridge}):
+            self._make_bridge(name)
+            here, there = f"{name}a", f"{name}b"
+            self._here.add_veth(here, there, MTU, self._group)
+            for end, bridge in ((here, self._bridge), (there, name)):
+                index = self._here.require(end).index
+                self._here.set_master(index, self._indexes[bridge])
+                self._here.set_up(index, up=True)
+
+    def _make_bridge(self, name: str) -> None:
+        self._here.add_bridge(name, self._group)
+        self._indexes[name] = self._here.require(name).index
+        self._here.set_up(self._indexes[name], up=True)
 
     def is_laid(self, netdev: Netdev) -> bool:
         with self._lock:
@@ -71,10 +91,11 @@ class Fabric:
             Refused: the kernel did not.
         """
         with self._lock:
-            self._index = self._index or self._here.require(self._bridge).index
+            if netdev.bridge not in self._indexes:
+                self._indexes[netdev.bridge] = self._here.require(netdev.bridge).index
             self._here.add_veth(netdev.name, netdev.peer, MTU, self._group)
             peer = self._here.require(netdev.peer)
-            self._here.set_master(peer.index, self._index)
+            self._here.set_master(peer.index, self._indexes[netdev.bridge])
             self._here.set_up(peer.index, up=True)
             if home is not None:
                 self._here.move(self._here.require(netdev.name).index, home, netdev.name)

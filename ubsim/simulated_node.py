@@ -59,6 +59,7 @@ class SimulatedNode:
         self.super_node = super_node
         self._roots = roots
         self._netdevs = {netdev.bonding: netdev for netdev in netdevs if netdev.node == name}
+        self._bridge = next(iter(self._netdevs.values())).bridge  # of the host's own device, which never goes
         self._netns = netns
         self._fabric = fabric
         self._selector = selector
@@ -82,7 +83,7 @@ class SimulatedNode:
         self.ubse = Service(super_node, self.node, desk, faults=self.faults, log=self.log)
         self.regions = RegionService(roots.root.parent, name)
         self.regions.follow(super_node)
-        self._fabric_events, self._home_events = LinkEvents(), LinkEvents(netns)
+        self._home_events = None if netns is None else LinkEvents(netns)
         self._home = Home(netns, name)
 
     @property
@@ -102,8 +103,9 @@ class SimulatedNode:
         self._list_regions()
         self.open_ubse()
         self._selector.register(self.kernel.obituaries, selectors.EVENT_READ, self.kernel.bury)
-        self._selector.register(self._fabric_events, selectors.EVENT_READ, self._repair)
-        self._selector.register(self._home_events, selectors.EVENT_READ, self._settle)
+        if self._home_events is not None:
+            events = self._home_events
+            self._selector.register(events, selectors.EVENT_READ, lambda: self._settle(events.names()))
         for netdev in self._netdevs.values():
             self._home.settle(netdev)
         self._set_cables()
@@ -155,7 +157,7 @@ class SimulatedNode:
             for device in come:
                 taken = self._fabric.taken()
                 number = next(n for n in numbers if not {f"ipourma{n}", f"ubp{n}"} & taken)
-                self._netdevs[device.bonding] = netdev_of(after.node(self.name), device, number)
+                self._netdevs[device.bonding] = netdev_of(after.node(self.name), device, number, self._bridge)
                 self._fabric.lay(self._netdevs[device.bonding], self._netns)
             self.super_node = after
             before, self._host = self._host, self._host_of(after)
@@ -268,9 +270,15 @@ class SimulatedNode:
         draft.write_text(json.dumps(found))
         draft.rename(path)
 
-    def _repair(self) -> None:
+    def links_changed(self, names: frozenset[str]) -> None:
+        """Links with these names came, changed or went in the namespace of the bridge, which may be our home, too."""
+        if any(netdev.peer in names for netdev in tuple(self._netdevs.values())):
+            self._repair(names)
+        if self._home_events is None:
+            self._settle(names)
+
+    def _repair(self, changed: frozenset[str]) -> None:
         """Lay again the cables that died with a pod's namespace."""
-        changed = self._fabric_events.names()
         with self._lock:
             for netdev in self._netdevs.values():
                 if netdev.peer not in changed or self._fabric.is_laid(netdev):
@@ -285,8 +293,7 @@ class SimulatedNode:
                 self._home.settle(netdev)
             self._set_cables()
 
-    def _settle(self) -> None:
-        changed = self._home_events.names()
+    def _settle(self, changed: frozenset[str]) -> None:
         with self._lock:
             for netdev in self._netdevs.values():
                 if netdev.name in changed:
@@ -295,10 +302,11 @@ class SimulatedNode:
     def _set_cables(self) -> None:
         """A device that reaches nothing has a netdev without carrier; labelled links let so much through."""
         peers = peers_of(self.super_node, self.name)
+        is_labelled = any(link.bandwidth_mbps for link in self.super_node.links)
         for device in self.node.devices:
             netdev = self._netdevs[device.bonding]
             self._fabric.set_carrier(netdev, on=is_usable(self.node, device, peers))
-            rate = rate_limit(self.super_node, self.node, device)
+            rate = rate_limit(self.super_node, self.node, device) if is_labelled else 0
             if rate != self._rates.get(netdev, 0):
                 self._fabric.set_rate(netdev, rate)
                 self._rates[netdev] = rate

@@ -29,7 +29,8 @@ from ubsim.record import Process, Record
 from ubsim.scenario import Netns, SuperNode
 
 MAX_PROCESSES = 8
-START_TIMEOUT_S = 120.0
+START_TIMEOUT_S = 60.0
+NODE_TIMEOUT_S = 0.5  # more for each node
 MAX_SOCKET_PATH = 107  # bytes, sun_path without the NUL
 STOP_TIMEOUT_S = 5.0
 Spawn = Callable[[Path, tuple[str, ...]], "subprocess.Popen[bytes]"]
@@ -95,12 +96,13 @@ def _up(super_node: SuperNode, scenario: bytes, folder: Path, spawn: Spawn) -> R
     with Cables() as cables:
         taken = frozenset(link.name for link in cables.links())
     own = [node.name for node in super_node.nodes if node.netns is Netns.OWN]
+    bridge = next(f"{BRIDGE}{n}" for n in range(len(taken) + 1) if f"{BRIDGE}{n}" not in taken)
     planned = Record(
         name=super_node.name,
         nodes=tuple(node.name for node in super_node.nodes),
-        bridge=next(f"{BRIDGE}{n}" for n in range(len(taken) + 1) if f"{BRIDGE}{n}" not in taken),
+        bridge=bridge,
         netns=own_inode(),
-        netdevs=number_netdevs(super_node, taken),
+        netdevs=number_netdevs(super_node, bridge, taken),
         namespaces={name: str(record.root_of(folder, name) / record.NETNS) for name in own},
         is_mounted=_mount(folder),
     )
@@ -130,7 +132,7 @@ def _lay_cables(planned: Record) -> None:
     fabric = Fabric(planned.bridge)
     homes = {node: open_netns(path) for node, path in planned.namespaces.items()}
     try:
-        fabric.make_bridge()
+        fabric.make_bridges(planned.netdevs)
         for netdev in planned.netdevs:
             fabric.lay(netdev, homes.get(netdev.node))
     finally:
@@ -151,8 +153,9 @@ def _start(folder: Path, planned: Record, spawn: Spawn) -> Record:
             known = Process(process.pid, record.start_time(process.pid) or 0, tuple(group))
             running = replace(running, processes=(*running.processes, known))
             record.write(folder, running)
+        deadline = time.monotonic() + START_TIMEOUT_S + NODE_TIMEOUT_S * len(planned.nodes)
         for process in started:
-            _await_ready(process, folder)
+            _await_ready(process, folder, deadline)
     finally:
         for process in started:
             if process.stdout:
@@ -177,9 +180,9 @@ def spawn_daemon(folder: Path, nodes: tuple[str, ...]) -> subprocess.Popen[bytes
         )
 
 
-def _await_ready(process: subprocess.Popen[bytes], folder: Path) -> None:
+def _await_ready(process: subprocess.Popen[bytes], folder: Path, deadline: float) -> None:
     assert process.stdout is not None
-    readable, _, _ = select.select([process.stdout], [], [], START_TIMEOUT_S)
+    readable, _, _ = select.select([process.stdout], [], [], max(deadline - time.monotonic(), 0))
     line = process.stdout.readline().decode(errors="replace").strip() if readable else ""
     if line != READY:
         log = (folder / "daemon.log").read_text(errors="replace").strip().splitlines()
