@@ -1,8 +1,8 @@
 """What a scheduler should know of this node, as the file that Node Feature Discovery turns into labels.
 
 A label is for choosing nodes, so it holds what is true for long: where the node is and how much of what it has. What
-changes by the minute is in the metrics. None is of the domain topology.unifiedbus.com: those are ub-csi's, which kubelet
-sets, and kubelet refuses a driver whose label has another value already.
+changes by the minute is in the metrics. None is of the domain topology.unifiedbus.com: those are ub-csi's, set by
+kubelet, which refuses a driver whose label has another value already.
 
 Source: Node Feature Discovery, "local" feature source; design section 6.
 """
