@@ -4,6 +4,7 @@ Helm and kubeconform are installed with Go in pinned versions; the schemas are t
 """
 
 import json
+import re
 import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
@@ -15,6 +16,7 @@ import yaml
 from cni_ub.agent.config import AgentConfig
 from csi_ub.__main__ import parser as csi_parser
 from csi_ub.config import Config as CsiConfig
+from nri_qos import metrics as nri_metrics
 from nri_qos.__main__ import parser as nri_parser
 from nri_qos.config import Config as NriConfig
 from tests.packaging.conftest import ROOT
@@ -34,6 +36,7 @@ EVERYTHING = (
     "networkAttachments[0].name=ub",
     "networkAttachments[0].config.isolation=shared",
     "monitoring.podMonitor=true",
+    "monitoring.rules=true",
 )
 Manifest = dict[str, Any]
 Render = Callable[..., list[Manifest]]
@@ -104,7 +107,9 @@ def conforms() -> Callable[[str], subprocess.CompletedProcess[str]]:
     kubeconform = tool("kubeconform")
     folder = call(ROOT / "packaging" / "kubernetes-schemas", KUBERNETES).stdout.strip()
     location = f"{folder}/{{{{ .ResourceKind }}}}{{{{ .KindSuffix }}}}.json"
-    custom = "VolumeSnapshotClass,NetworkAttachmentDefinition,PodMonitor"  # not kinds of Kubernetes itself
+    custom = (
+        "VolumeSnapshotClass,NetworkAttachmentDefinition,PodMonitor,PrometheusRule"  # not kinds of Kubernetes itself
+    )
 
     def conforms(text: str) -> subprocess.CompletedProcess[str]:
         return call(kubeconform, "-strict", "-schema-location", location, "-skip", custom, stdin=text)
@@ -274,6 +279,35 @@ def test_a_network_attachment_carries_a_configuration_of_ub_cni(render: Render) 
     [network] = of_kind(render(*EVERYTHING), "NetworkAttachmentDefinition").values()
     wanted = {"cniVersion": "1.0.0", "name": "ub", "type": "ub-cni", "isolation": "shared"}
     assert json.loads(network["spec"]["config"]) == wanted
+
+
+def test_alerts_ask_for_metrics_that_exist(render: Render) -> None:
+    agent = set(re.findall(r'"(ub_[a-z_]+)"', (ROOT / "cni_ub" / "agent" / "metrics.py").read_text()))
+    qos = {f"ub_qos_{name}" for name in nri_metrics.GAUGES} | {f"ub_qos_{name}_total" for name in nri_metrics.COUNTERS}
+    [rules] = of_kind(render(*EVERYTHING), "PrometheusRule").values()
+    asked = {
+        name
+        for group in rules["spec"]["groups"]
+        for rule in group["rules"]
+        for name in re.findall(r"\bub_[a-z_]+", rule["expr"])
+    }
+    assert asked
+    assert asked <= agent | qos
+
+
+def test_probes_ask_a_port_that_the_configuration_opens(render: Render) -> None:
+    manifests = render("nri.metricsPort=12345", "agent.metricsPort=12346")
+    for component, name, port in (("nri", "nri-qos", 12345), ("agent", "agent", 12346)):
+        text = of_kind(manifests, "ConfigMap")[f"ub-ub-node-{component}"]["data"][f"{component}.yaml"]
+        assert yaml.safe_load(text)["metrics_address"] == f"0.0.0.0:{port}"
+        assert container(manifests, name)["ports"][0]["containerPort"] == port
+        assert container(manifests, name)["readinessProbe"]["httpGet"] == {"path": "/readyz", "port": "metrics"}
+
+
+def test_without_a_metrics_port_there_are_no_probes_either(render: Render) -> None:
+    manifests = render("nri.metricsPort=0", "agent.metricsPort=0", "monitoring.podMonitor=true")
+    assert not of_kind(manifests, "PodMonitor")
+    assert "livenessProbe" not in container(manifests, "nri-qos")
 
 
 def test_a_component_that_is_off_leaves_nothing(render: Render) -> None:
