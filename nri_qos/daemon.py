@@ -10,13 +10,14 @@ files.
 
 import logging
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 import yaml
 
-from nri_qos import cgroup, restore
+from nri_qos import cgroup, reservations, restore
 from nri_qos.cgroup import Mode
 from nri_qos.config import Config, OnExit
 from nri_qos.files import Hierarchy
@@ -53,7 +54,13 @@ class Daemon:
         self._journal = Journal(journal_of(roots)) if self._mode is Mode.V2 and not dry_run else None
         self._files = Hierarchy(cgroup.folder(roots))
         self._writer = Writer(self._files, self._journal)
-        self._loop = Loop(self._world, self._files, self._writer, self._journal.entries if self._journal else {})
+        if self._journal is None:
+            self._loop = Loop(self._world, self._files, self._writer, {})
+        else:
+            kept = roots.run / "nri-qos.json"
+            self._world.placements = reservations.load(kept)
+            save = partial(reservations.save, kept)
+            self._loop = Loop(self._world, self._files, self._writer, self._journal.entries, save)
         self._watch = Watch(self._world, roots, self._loop.wake)
         self._takes_config = takes_config
         self.plugin = Plugin(

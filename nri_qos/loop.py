@@ -11,7 +11,7 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from nri_qos import census, counters, cpulist, desired, load, memory, squeeze
@@ -21,7 +21,8 @@ from nri_qos.counters import Counters, Rates
 from nri_qos.desired import Squeezed
 from nri_qos.files import Gone, Hierarchy
 from nri_qos.memory import Budget
-from nri_qos.pools import Node
+from nri_qos.model import Placement
+from nri_qos.pools import Key, Node
 from nri_qos.settings import Place, Setting
 from nri_qos.squeeze import Limits, Observed, State
 from nri_qos.world import World
@@ -50,13 +51,22 @@ class Seen:
 
 
 class Loop(threading.Thread):
-    def __init__(self, world: World, files: Hierarchy, writer: Writer, held: Mapping[Place, object]) -> None:
+    def __init__(
+        self,
+        world: World,
+        files: Hierarchy,
+        writer: Writer,
+        held: Mapping[Place, object],
+        save: Callable[[Mapping[Key, Placement]], None] = lambda _: None,
+    ) -> None:
         super().__init__(name="loop", daemon=True)
         self.seen = Seen()
         self._world = world
         self._files = files
         self._writer = writer
         self._held = held
+        self._save = save  # what is reserved has changed
+        self._saved: Mapping[Key, Placement] = dict(world.placements)
         self._last: dict[str, Counters] = {}
         self._census: Census | None = None
         self._folders: list[str] = []  # to be measured
@@ -129,6 +139,10 @@ class Loop(threading.Thread):
                 return self._census
             node, sandboxes, members = world.node(), dict(world.sandboxes), list(world.members.values())
             is_static, self._version = world.kubelet_is_static, world.version
+            placements = dict(world.placements)
+        if placements != self._saved:
+            self._saved = placements
+            self._save(placements)
         self._census = census.take(sandboxes, members, node, kubelet_is_static=is_static)
         self._folders = self._census.measured()
         return self._census

@@ -1,0 +1,155 @@
+"""The model: no CPU is handed out twice, whatever comes in which order and whoever restarts."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from nri_qos import cpulist, reservations
+from nri_qos.config import Config
+from nri_qos.model import OWN_KEY, Container, Placement, Pod, Resources, State
+from nri_qos.world import World
+from tests.nri_qos import nodes
+from ubhost.errors import Busy
+
+MACHINE = nodes.machine("0-5", "6-11", threads=2)
+
+
+class Lives(RuleBasedStateMachine):
+    """A runtime with pods, and a plugin that forgets everything but what it saved when it is killed."""
+
+    @initialize()
+    def start(self) -> None:
+        self.pods: dict[str, Pod] = {}
+        self.containers: dict[str, Container] = {}
+        self.saved: dict[tuple[str, str], Placement] = {}
+        self.made = 0
+        self.restart_plugin()
+
+    @rule(qos=st.sampled_from(["HLS", "HLS", "LS", "BE"]))
+    def run_pod(self, qos: str) -> None:
+        self.made += 1
+        pod = Pod(f"s{self.made}", "web", f"u{self.made}", "shop", {}, {OWN_KEY: qos}, f"/kubepods/podu{self.made}")
+        self.pods[pod.id] = pod
+        with self.world.locked() as world:
+            world.add_pod(pod)
+
+    @precondition(lambda self: self.pods)
+    @rule(data=st.data(), cpus=st.integers(1, 4), name=st.sampled_from("ab"))
+    def create(self, data: st.DataObject, cpus: int, name: str) -> None:
+        pod = data.draw(st.sampled_from(list(self.pods.values())))
+        if any(c.name == name and c.pod_id == pod.id and c.is_alive for c in self.containers.values()):
+            return  # kubelet ends a container before it starts its successor
+        self.made += 1
+        asked = Container(f"c{self.made}", pod.id, name, resources=Resources(cpus * 1024, cpus * 100_000, 100_000))
+        with self.world.locked() as world:
+            decision = world.create(pod, asked)
+        applied = asked.resources if decision.cpus is None else Resources(
+            cpus * 1024, cpus * 100_000, 100_000, cpulist.render(decision.cpus), cpulist.render(decision.mems or ())
+        )  # fmt: skip
+        self.containers[asked.id] = Container(asked.id, pod.id, name, State.RUNNING, applied)
+
+    @precondition(lambda self: any(c.is_alive for c in self.containers.values()))
+    @rule(data=st.data(), is_told=st.booleans())
+    def stop(self, data: st.DataObject, is_told: bool) -> None:
+        """A container ends; the plugin hears of it, or not."""
+        gone = data.draw(st.sampled_from([c for c in self.containers.values() if c.is_alive]))
+        del self.containers[gone.id]
+        if is_told:
+            with self.world.locked() as world:
+                world.stopped(gone)
+
+    @precondition(lambda self: self.pods)
+    @rule(data=st.data())
+    def end_pod(self, data: st.DataObject) -> None:
+        pod = data.draw(st.sampled_from(list(self.pods.values())))
+        del self.pods[pod.id]
+        self.containers = {key: c for key, c in self.containers.items() if c.pod_id != pod.id}
+        with self.world.locked() as world:
+            world.stop_pod(pod.id)
+            world.remove_pod(pod.id)
+
+    @rule()
+    def save(self) -> None:
+        """The loop has come round."""
+        self.saved = dict(self.world.placements)
+
+    @rule()
+    def restart_plugin(self) -> None:
+        self.world = World(Config())
+        self.world.machine = MACHINE
+        self.world.placements = dict(self.saved)
+        self.restart_runtime()
+
+    @rule()
+    def restart_runtime(self) -> None:
+        with self.world.locked() as world:
+            world.synchronize(self.pods.values(), self.containers.values())
+
+    @invariant()
+    def no_cpu_has_two_owners(self) -> None:
+        owners: dict[int, str] = {}
+        for container in self.containers.values():
+            is_hls = self.pods[container.pod_id].annotations[OWN_KEY] == "HLS"
+            cpus = cpulist.parse(container.resources.cpus)
+            if is_hls and len(cpus) == container.resources.whole_cpus:
+                for cpu in cpus:
+                    assert owners.setdefault(cpu, container.id) == container.id
+
+    @invariant()
+    def something_is_left_for_everybody_else(self) -> None:
+        node = self.world.node()
+        assert node.offline_room
+        assert len(node.pool - node.exclusive) >= 1
+
+
+Lives.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestLives = Lives.TestCase
+
+
+def test_who_cannot_have_the_model_in_time_is_told_so() -> None:
+    world = World(Config())
+    with world.locked(), pytest.raises(Busy, match="held for more than"), world.locked(timeout_s=0.01):
+        pass
+
+
+def test_reservations_read_back_as_they_were_saved(tmp_path: Path) -> None:
+    placements = {
+        ("u1", "app"): Placement(frozenset({1, 2}), frozenset({0}), 1 << 30, 2000),
+        ("u2", "app"): Placement(cpus=500),
+    }
+    reservations.save(tmp_path / "x.json", placements)
+    assert reservations.load(tmp_path / "x.json") == placements
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"version": 9}', '{"version": 1, "reservations": [{"pod": 1}]}'])
+def test_reservations_that_cannot_be_read_are_told_and_done_without(
+    text: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """(B8, B9)"""
+    (tmp_path / "x.json").write_text(text)
+    assert reservations.load(tmp_path / "x.json") == {}
+    assert "reservations of an earlier run are lost" in caplog.text
+
+
+def test_reservations_that_cannot_be_saved_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """(B9)"""
+    reservations.save(tmp_path / "missing/x.json", {})
+    assert "reservations cannot be saved" in caplog.text
+
+
+def test_a_sandbox_that_is_made_again_does_not_lose_what_its_successor_holds() -> None:
+    world = World(Config())
+    world.machine = MACHINE
+    old, new = (Pod(i, "web", "uid", "shop", {}, {OWN_KEY: "HLS"}, "/kubepods/poduid") for i in ("s1", "s2"))
+    resources = Resources(2048, 200_000, 100_000)
+    world.add_pod(old)
+    world.create(old, Container("c1", "s1", "app", resources=resources))
+    world.add_pod(new)
+    decision = world.create(new, Container("c2", "s2", "app", resources=resources))
+    world.stop_pod("s1")
+    world.remove_pod("s1")
+    assert decision.cpus
+    assert world.node().exclusive == decision.cpus
