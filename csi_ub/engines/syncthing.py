@@ -7,7 +7,8 @@ the volume, and a beat that is older than the bound when another node looks at i
 (Beats carry the time of their writer, so clocks must agree, as a cluster's do.)
 
 The owner's copy is the share in its pool; others keep theirs below ``<state>/replicas`` until everything in it has
-reached the owner, also after the last pod has gone.
+reached the owner, also after the last pod has gone. Of a model each node has a copy too, at the speed and with the page
+cache of its own disk; it puts a version in force when all of it is there and every chunk has the right hash.
 """
 
 import json
@@ -24,7 +25,8 @@ from csi_ub import programs
 from csi_ub.engines.base import Reach, volume_context
 from csi_ub.errors import Unreachable
 from csi_ub.locks import hold
-from csi_ub.model import Attachment, Volume, owner_tag
+from csi_ub.model import Attachment, Volume, VolumeType, owner_tag
+from csi_ub.models.store import ModelStore
 from csi_ub.pool import Pool, Share
 from csi_ub.pools.base import Usage
 from csi_ub.pools.copy import remove_tree
@@ -46,6 +48,7 @@ class SyncthingEngine:
     peers: Mapping[str, str]
     replicas: Path
     _devices: dict[str, str] = field(default_factory=dict)  # node to device id, as far as they have answered
+    _followers: dict[str, threading.Thread] = field(default_factory=dict)
     _keeper: threading.Event = field(default_factory=threading.Event)
 
     name = "syncthing"
@@ -62,7 +65,9 @@ class SyncthingEngine:
             self._start_keeper()
 
     def prepare(self, volume: Volume, pool: Pool) -> Volume:
-        self._share_folder(volume.id, pool.volumes.home / volume.id / "share", volume.spec.max_staleness_s)
+        share = pool.volumes.home / volume.id / "share"
+        is_model = volume.spec.type is VolumeType.MODEL
+        self._share_folder(volume.id, share, volume.spec.max_staleness_s, is_model=is_model)
         return volume
 
     def context(self, volume: Volume, pool: Pool) -> Mapping[str, str]:
@@ -131,18 +136,28 @@ class SyncthingEngine:
                     self._drop(share)
                 continue
             _beat(share, self.node)
+            if share.parent == self.replicas and (share / "manifests").is_dir():
+                self._follow(share)
             if {device["deviceID"] for device in folder["devices"]} < set(self._everybody()):
                 folder["devices"] = [{"deviceID": device} for device in self._everybody()]
                 self.daemon.put(f"config/folders/{folder['id']}", folder)
+
+    def _follow(self, share: Path) -> None:
+        """Let a model's copy switch; in a thread of its own, because checking a large version takes minutes."""
+        earlier = self._followers.get(share.name)
+        if earlier is None or not earlier.is_alive():
+            self._followers[share.name] = threading.Thread(target=ModelStore(share).follow, daemon=True)
+            self._followers[share.name].start()
 
     def _make_copy(self, reach: Reach, share: Path) -> None:
         self.replicas.mkdir(parents=True, exist_ok=True, mode=0o700)
         with hold(self.replicas, f"copy {reach.volume}"):
             self._mark(reach).unlink(missing_ok=True)
-            for folder, mode in (("data", 0o777), ("nodes", 0o700), ("beats", 0o700)):
+            is_model = reach.context.get("type") == VolumeType.MODEL.value
+            for folder, mode in (("data", 0o755 if is_model else 0o777), ("nodes", 0o700), ("beats", 0o700)):
                 (share / folder).mkdir(parents=True, exist_ok=True)
                 (share / folder).chmod(mode)
-            self._share_folder(reach.volume, share, _staleness(reach))
+            self._share_folder(reach.volume, share, _staleness(reach), is_model=is_model)
         try:
             self._wait_for_owner(reach, share)
         except UbError:
@@ -150,12 +165,12 @@ class SyncthingEngine:
                 self._mark(reach).write_text(reach.owner, encoding="utf-8")  # nobody uses it yet
             raise
 
-    def _share_folder(self, volume_id: str, share: Path, max_staleness_s: float) -> None:
+    def _share_folder(self, volume_id: str, share: Path, max_staleness_s: float, *, is_model: bool) -> None:
         """Let Syncthing keep ``share`` alike on all nodes; start what is needed for it."""
         self.daemon.start()
         (share / "beats").mkdir(exist_ok=True, mode=0o700)
         (share / ".stfolder").mkdir(exist_ok=True, mode=0o700)
-        (share / ".stignore").write_text(folders.IGNORE, encoding="utf-8")
+        (share / ".stignore").write_text(folders.IGNORE_MODEL if is_model else folders.IGNORE, encoding="utf-8")
         wanted = folders.folder(volume_id, str(share), self._everybody(), max_staleness_s=max_staleness_s)
         try:
             known = self.daemon.get(f"config/folders/{volume_id}")

@@ -152,6 +152,25 @@ class ModelStore:
                 (self.share / "manifests" / f"{path.name}.json").unlink(missing_ok=True)
         return tuple(path.name for path in removed)
 
+    def follow(self) -> str | None:
+        """Put in force here what is in force at the owner, whose files arrive one by one; return its id if it changed.
+
+        Nothing changes until every chunk of the version is here with its right hash.
+        """
+        wanted = next((id_ for id_, _ in reversed(self._history())), None)
+        if wanted in (None, self.current()) or not (self.versions / str(wanted)).is_dir():
+            return None
+        assert wanted is not None
+        try:
+            files = self.manifest(wanted).files
+            if any((self.versions / wanted / file.path).stat().st_size != file.size for file in files):
+                return None
+            self.verify(wanted)
+        except (FileNotFoundError, NotFound, HostFault):
+            return None  # not all of it has come
+        self._point_to(wanted)
+        return wanted
+
     def verify(self, version: str, progress: Progress = lambda _: None) -> None:
         """Read a version and raise ``HostFault`` that names the first file that is not what it was."""
         id_ = self._named(version)
@@ -224,12 +243,15 @@ class ModelStore:
         return found[0]
 
     def _put_in_force(self, id_: str) -> None:
+        self._point_to(id_)
+        entries = [entry for entry in self._history() if entry[0] != id_][-99:]
+        statefile.write(self.share / "history.json", _VERSION, {"in_force": [*entries, (id_, time.time())]})
+
+    def _point_to(self, id_: str) -> None:
         link = self.share / "data" / f".{uuid.uuid4().hex}"
         link.symlink_to(Path("versions") / id_)
         link.replace(self.share / "data" / "current")
         _flush(self.share / "data")
-        entries = [entry for entry in self._history() if entry[0] != id_][-99:]
-        statefile.write(self.share / "history.json", _VERSION, {"in_force": [*entries, (id_, time.time())]})
 
     def _history(self) -> list[tuple[str, float]]:
         content = statefile.read(self.share / "history.json", _VERSION) or {"in_force": []}

@@ -3,8 +3,10 @@
 from collections.abc import Iterable
 from typing import Any
 
-# Pods see ``data`` only; ``nodes`` and ``beats`` travel with it, an engine's own files do not.
+# Pods see ``data`` only; ``nodes`` and ``beats`` travel with it, an engine's own files do not. Of a model the versions
+# travel, but not which one is in force: each node puts a version in force when it has all of it.
 IGNORE = "!/data\n!/nodes\n!/beats\n*\n"
+IGNORE_MODEL = "!/data/versions\n!/manifests\n!/history.json\n!/nodes\n!/beats\n*\n"
 
 
 def folder(volume_id: str, path: str, devices: Iterable[str], *, max_staleness_s: float) -> dict[str, Any]:

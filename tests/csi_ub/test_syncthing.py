@@ -1,9 +1,11 @@
 """Eventual volumes: copies on every node that become alike, within a bound that is measured."""
 
+import mmap
 import os
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,7 +16,7 @@ from ubproto.csi.v1 import csi_pb2 as csi
 
 from csi_ub.syncthing.daemon import Daemon
 from tests.csi_ub import netns
-from tests.csi_ub.driver import RWO, Driver, StartDriver, refused
+from tests.csi_ub.driver import REPO, RWO, Driver, StartDriver, environment, refused
 
 Code = grpc.StatusCode
 EVENTUAL = {"consistency": "eventual", "maxStaleness": "5s"}
@@ -151,3 +153,34 @@ def test_the_bound_can_be_changed_wholly_or_not_at_all(nodes: list[Driver]) -> N
     nodes[0].delete(strong.volume_id)
     with refused(Code.INVALID_ARGUMENT, naming="SINGLE_NODE"):
         nodes[0].create("rwo", mode=RWO, parameters=EVENTUAL)
+
+
+def test_each_node_has_its_own_copy_of_a_model_and_switches_when_it_has_all_of_it(
+    nodes: list[Driver], tmp_path: Path
+) -> None:
+    volume = nodes[0].create("llm", parameters={**EVENTUAL, "type": "model"})
+    here, there = published(nodes[0], volume), published(nodes[1], volume)
+
+    def push(text_: str) -> None:
+        source = tmp_path / text_
+        source.mkdir()
+        (source / "model.safetensors").write_bytes(os.urandom(8 << 20))
+        (source / "name").write_text(text_)
+        command = [sys.executable, "-m", "ubnode", "model", "push", str(source), "--volume", "llm", "--switch"]
+        subprocess.run(command, check=True, cwd=REPO, env=environment(UB_ROOT=str(nodes[0].root)), capture_output=True)
+
+    wanted = b""
+    for version in ("one", "two"):
+        push(version)
+        assert text(here / "current/name") == version
+        wait(lambda version=version: text(there / "current/name") == version)  # type: ignore[misc]
+        assert (there / "current").readlink() == (here / "current").readlink()
+        wanted = (here / "current/model.safetensors").read_bytes()
+        assert (there / "current/model.safetensors").read_bytes() == wanted
+    with (
+        (there / "current/model.safetensors").open("rb") as file,
+        mmap.mmap(file.fileno(), 0, mmap.MAP_SHARED, mmap.PROT_READ) as mapped,
+    ):
+        assert mapped[:16] == wanted[:16]
+    with pytest.raises(OSError, match="Read-only"):
+        (there / "mine").touch()
