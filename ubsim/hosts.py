@@ -42,7 +42,7 @@ LIMITS: Mapping[str, int] = {
     "max_fetch_and_add_size": 8, "max_fetch_and_sub_size": 8, "max_fetch_and_and_size": 8,
     "max_fetch_and_or_size": 8, "max_fetch_and_xor_size": 8, "atomic_feat": 127, "congestion_ctrl_alg": 1,
     "ceq_cnt": 16, "max_tp_in_tpg": 16, "page_size_cap": 0x201000, "max_oor_cnt": 1024, "mn": 0,
-    "max_netaddr_cnt": 1024, "fe_cnt": 0,
+    "max_netaddr_cnt": 1024, "max_upi_cnt": 0, "max_rc_outstd_cnt": 0, "utp_cnt": 0, "ue_cnt": 0,
 }  # fmt: skip
 RESERVED_JETTIES = (32, 63)  # well-known jetty ids begin at 32
 

@@ -18,6 +18,7 @@ VIRTUAL = "sys/devices/virtual/ubcore"  # where the entries of the class point t
 BUS = "sys/bus/ub"
 BUS_DEVICES = "sys/devices/ub"
 NO_NEIGHBOR = "No Neighbor"
+WRITABLE = ("congestion_ctrl_alg", "reserved_jetty_id")
 FEATURES = (
     "UB Memory Borrowing(Non Cacheable)", "UB Memory Borrowing(Cacheable)", "UB Memory Sharing(Non Cacheable)",
     "UB Memory Sharing(Cacheable)", "URMA RTP-ROI", "URMA RTP-ROT", "URMA RTP-ROL", "URMA CTP-ROI", "URMA CTP-ROT",
@@ -47,8 +48,8 @@ def device_entries(device: UrmaDevice) -> Iterator[Entry]:
     yield Link(f"{CLASS}/{device.name}", base)
     yield CharDevice(f"dev/uburma/{device.name}", 0o666)
     for name, text in _attributes(device):
-        is_fixed = name not in ("congestion_ctrl_alg", "dynamic_eid", "net_dev")
-        yield File(f"{base}/{name}", f"{text}\n", 0o644 if name == "congestion_ctrl_alg" else 0o444, is_fixed)
+        is_fixed = name not in (*WRITABLE, "dynamic_eid", "net_dev")
+        yield File(f"{base}/{name}", "" if text == "" else f"{text}\n", 0o644 if name in WRITABLE else 0o444, is_fixed)
     yield from (File(f"{base}/eids/eid{at}", f"{eid}\n") for at, eid in enumerate(device.eids))
     for port in device.ports:
         numbers = ("max_mtu", "active_mtu", "state", "active_width", "active_speed")
@@ -68,7 +69,7 @@ def _attributes(device: UrmaDevice) -> Iterator[tuple[str, object]]:
     values: dict[str, object] = {
         "ubdev": device.ubdev,
         "driver_name": device.driver_name,
-        "net_dev": device.net_dev,
+        "net_dev": device.net_dev or "",
         "transport_type": number(device.transport_type),
         "guid": device.guid,
         "feature": None if device.feature is None else f"0x{device.feature:x}",
@@ -77,7 +78,7 @@ def _attributes(device: UrmaDevice) -> Iterator[tuple[str, object]]:
         "trans_mode": number(device.trans_mode),
         "port_count": device.port_count,
         "reserved_jetty_id": None if device.reserved_jetty_id is None else "{}-{}".format(*device.reserved_jetty_id),
-        **device.limits,
+        **{name: f"0x{limit:x}" if name == "page_size_cap" else str(limit) for name, limit in device.limits.items()},
     }
     return ((name, value) for name, value in values.items() if value is not None)
 

@@ -4,7 +4,6 @@ What provider and simulator do together is tested in tests/ubsim.
 """
 
 import errno
-import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,6 +15,7 @@ import pytest
 
 from tests.ubhost.ubse_server import Server
 from ubhost.errors import Busy, Conflict, HostFault, InvalidRequest, NotFound, Unsupported
+from ubhost.kernel.netns import OWN, inode, own_inode
 from ubhost.model import Eid
 from ubhost.netlink import Frame, acknowledgement, frames
 from ubhost.provider import Bandwidth, EidSlot, Kind, Sharing
@@ -28,6 +28,7 @@ from ubhost.ubse import bodies, wire
 from ubhost.ubse.wire import UrmaOp
 
 EID, ZERO = Eid.from_words(0x42454944, 1, 2, 0), Eid(0)
+OTHER, BONDING = Eid.from_words(0x42454944, 1, 3, 0), Eid.from_words(7, 1, 2, 3)
 
 
 class Driver:
@@ -71,8 +72,10 @@ class Driver:
             shutil.rmtree(self.pod / name)
         elif message.command is Command.SET_DEV_EID_NS:
             slot = f"eids/eid{message.attributes[Attribute.EID_IDX]!r}"
-            (self.pod / name / slot).write_text((self.host / name / slot).read_text())
-            (self.host / name / slot).write_text(f"{ZERO}\n")
+            is_home = inode(int(str(message.attributes[Attribute.NS_FD]))) == own_inode()
+            source, target = (self.pod, self.host) if is_home else (self.host, self.pod)
+            (target / name / slot).write_text((source / name / slot).read_text())
+            (source / name / slot).write_text(f"{ZERO}\n")
         elif message.command is Command.SET_SL:
             folder = self.host / name / f"priority/priority{message.attributes[Attribute.PRIORITY]!r}"
             folder.mkdir(parents=True)
@@ -93,9 +96,9 @@ def roots(tmp_path: Path) -> Roots:
 @pytest.fixture
 def driver(roots: Roots, tmp_path: Path) -> Driver:
     host = roots.sys / "class/ubcore"
-    put_device(host, "bonding_dev_1", [Eid.from_words(7, 1, 2, 3)])
+    put_device(host, "bonding_dev_1", [BONDING])
     put_device(host, "udma2", [EID, ZERO])
-    put_device(host, "udma3", [Eid.from_words(0x42454944, 1, 3, 0)])
+    put_device(host, "udma3", [OTHER])
     return Driver(host, tmp_path / "pod")
 
 
@@ -103,16 +106,22 @@ def driver(roots: Roots, tmp_path: Path) -> Driver:
 def provider(roots: Roots, driver: Driver) -> UbcoreProvider:
     @contextmanager
     def view(_: Ubcore, netns: int) -> Iterator[Path]:
-        yield driver.pod
+        yield driver.host if inode(netns) == own_inode() else driver.pod
 
     return UbcoreProvider(Kind.UBCORE, roots, Ubcore(lambda: driver), view)
 
 
 @pytest.fixture
-def netns() -> Iterator[int]:
-    fd = os.open("/proc/self/ns/net", os.O_RDONLY)
-    yield fd
-    os.close(fd)
+def netns(tmp_path: Path) -> Iterator[int]:
+    """The pod's namespace; for a driver that is played any file will do."""
+    with (tmp_path / "netns").open("w") as file:
+        yield file.fileno()
+
+
+@pytest.fixture
+def home() -> Iterator[int]:
+    with OWN.open() as file:
+        yield file.fileno()
 
 
 @pytest.fixture
@@ -214,7 +223,7 @@ def test_without_ubse_a_kernel_device_is_found_by_its_name(provider: UbcoreProvi
 
 
 def test_many_eids_move_together_or_not_at_all(provider: UbcoreProvider, driver: Driver, netns: int) -> None:
-    other = EidSlot("udma3", 0, Eid.from_words(0x42454944, 1, 3, 0))
+    other = EidSlot("udma3", 0, OTHER)
     provider.expose("udma2", netns)
     with pytest.raises(Conflict, match="udma3 is not exposed"):
         provider.move_eids((SLOT, other), netns)
@@ -226,6 +235,37 @@ def test_many_eids_move_together_or_not_at_all(provider: UbcoreProvider, driver:
     assert provider.visible(netns) == (SLOT, other)
     provider.move_eids((SLOT, other), netns)
     assert driver.heard.count(Command.SET_DEV_EID_NS) == 2
+
+
+def test_an_eid_comes_home_but_not_into_a_slot_that_holds_another(
+    provider: UbcoreProvider, driver: Driver, netns: int, home: int
+) -> None:
+    provider.expose("udma2", netns)
+    provider.move_eid(SLOT, netns)
+    with pytest.raises(NotFound, match="somebody else's"):
+        provider.move_eid(EidSlot("udma3", 0, EID), home)
+    provider.move_eid(SLOT, home)
+    provider.move_eid(SLOT, home)
+    assert provider.visible(netns) == ()
+    assert SLOT in provider.visible(home)
+    with pytest.raises(HostFault, match="does not appear"):  # the slot was empty
+        provider.move_eid(EidSlot("udma2", 1, EID), home)
+
+
+def test_a_device_plugged_in_the_place_of_another_is_not_taken_for_it(
+    provider: UbcoreProvider, ubse: Server, roots: Roots
+) -> None:
+    folder = roots.sys / "class/ubcore"
+    for name, eid in (("bonding_dev_1", BONDING), ("udma2", EID), ("udma3", OTHER)):
+        (folder / name / "guid").write_text(f"{eid}\n")
+    assert provider.device("udma2").members == ("bonding_dev_1", "udma2", "udma3")
+    for name, eid in (("udma2", OTHER), ("udma3", EID)):
+        (folder / name / "guid").write_text(f"{eid}\n")
+        (folder / name / "eids/eid0").write_text(f"{eid}\n")
+    assert provider.device("udma2") == provider.devices()[0]
+    assert provider.device("udma2").members == ("bonding_dev_1", "udma3", "udma2")
+    shutil.rmtree(folder / "udma3")
+    assert provider.device("urma_1").members == ()
 
 
 def test_an_absent_device_cannot_be_exposed(provider: UbcoreProvider, netns: int) -> None:

@@ -1,5 +1,6 @@
 """A host read from a tree whose formats are written by hand from reference/ub.md sections 1.2, 4 and 6.1."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -219,6 +220,21 @@ def test_an_older_driver_has_two_attributes_for_reserved_jetties(roots: Roots) -
     (folder / "reserved_jetty_id_min").write_text("5\n")
     (folder / "reserved_jetty_id_max").write_text("9\n")
     assert read_host(roots).devices[0].reserved_jetty_id == (5, 9)
+
+
+def test_an_older_driver_has_a_folder_for_each_eid(roots: Roots) -> None:
+    folder = roots.sys / "class/ubcore/udma2"
+    shutil.rmtree(folder / "eids")
+    for slot, eid in ((0, Eid(7)), (2, Eid(9))):
+        (folder / f"eid{slot}").mkdir()
+        (folder / f"eid{slot}/eid").write_text(f"{eid}\n")
+    device = next(device for device in read_host(roots).devices if device.name == "udma2")
+    assert device.eids == (Eid(7), Eid(0), Eid(9))
+
+
+def test_a_device_without_netdev_has_an_empty_attribute(roots: Roots) -> None:
+    (roots.sys / "class/ubcore/bonding_dev_1/net_dev").write_text("")
+    assert read_host(roots).devices[0].net_dev is None
 
 
 @pytest.mark.parametrize(

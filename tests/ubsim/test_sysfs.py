@@ -75,9 +75,9 @@ def test_an_entity_device(read: Callable[[str], str], root: Path) -> None:
     assert read(f"{base}/eids/eid3") == "4245:4944:0007:0000:0000:0002:0000:0003\n"
 
 
-def test_only_the_congestion_algorithm_is_writable(root: Path) -> None:
+def test_only_the_congestion_algorithm_and_the_reserved_jetties_are_writable(root: Path) -> None:
     modes = {p.name: stat.S_IMODE(p.stat().st_mode) for p in (root / "sys/class/ubcore/udma2").iterdir() if p.is_file()}
-    assert {name for name, mode in modes.items() if mode & 0o222} == {"congestion_ctrl_alg"}
+    assert {name for name, mode in modes.items() if mode & 0o222} == {"congestion_ctrl_alg", "reserved_jetty_id"}
 
 
 def test_an_entity_of_the_bus(read: Callable[[str], str]) -> None:
@@ -155,9 +155,11 @@ def test_firmware_says_that_this_is_a_ub_platform(root: Path) -> None:
     assert (root / "sys/firmware/acpi/tables/UBRT").is_file()
 
 
-def test_a_value_that_is_not_there_has_no_file(tmp_path: Path) -> None:
+def test_a_value_that_is_not_there_has_no_file_but_the_netdev_has_an_empty_one(tmp_path: Path) -> None:
     write(tmp_path, device_entries(UrmaDevice("udma9", eids=(Eid(0),))))
-    assert sorted(p.name for p in (tmp_path / "sys/class/ubcore/udma9").iterdir()) == ["eids"]
+    device = tmp_path / "sys/class/ubcore/udma9"
+    assert sorted(p.name for p in device.iterdir()) == ["eids", "net_dev"]
+    assert (device / "net_dev").read_text() == ""
 
 
 def test_writing_a_tree_again_changes_nothing(hosts: dict[str, UbHost], tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ Source: reference/ub.md sections 1.3, 2 and 5.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from ubhost.errors import NotFound
 from ubhost.model import PortState, UrmaDevice
 from ubhost.provider import Device, EidSlot
 from ubhost.ubse.bodies import UrmaInfo, UrmaPaths
@@ -35,6 +36,37 @@ class Found:
         known = {device.name: device for device in devices}
         by_id = {number: name for name, d in known.items() if (number := _entity_id(d)) is not None}
         return cls(known, numa, by_id)
+
+
+@dataclass(frozen=True)
+class Membership:
+    """Which kernel devices make up which device, as found when ``key`` was what is listed."""
+
+    key: object
+    kernel: tuple[UrmaDevice, ...]
+    devices: tuple[Device, ...]
+
+    def device(self, name: str) -> Device:
+        """Return the device called so; only its id and its members are up to date."""
+        return called(name, self.devices)
+
+    def holds_for(self, device: Device, members: Iterable[UrmaDevice]) -> bool:
+        """Whether ``members``, as they are now, are those found then; without a guid nobody can tell."""
+        then = {member.name: (member.guid, member.entity) for member in self.kernel}
+        now = {member.name: (member.guid, member.entity) for member in members if member.guid is not None}
+        return tuple(now) == device.members and all(then.get(name) == identity for name, identity in now.items())
+
+
+def called(name: str, devices: Iterable[Device]) -> Device:
+    """Return the device of this id, member or address.
+
+    Raises:
+        NotFound: none is called so.
+    """
+    device = next((device for device in devices if device.is_called(name)), None)
+    if device is None:
+        raise NotFound(f"there is no device called {name!r} on this host")
+    return device
 
 
 def managed(found: Found, infos: Iterable[UrmaInfo], allocated: Mapping[str, UrmaPaths]) -> tuple[Device, ...]:

@@ -11,12 +11,12 @@ from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
 from ubhost.errors import Busy, Conflict, HostFault, InvalidRequest, NotFound, Unsupported
-from ubhost.kernel.netns import inode
+from ubhost.kernel.netns import inode, own_inode
 from ubhost.kernel.netsysfs import new_netns
 from ubhost.model import Eid, UrmaDevice
 from ubhost.provider import Bandwidth, Device, EidSlot, Kind, Sharing
 from ubhost.providers.allocations import Allocations
-from ubhost.providers.grouping import Found, alone, managed
+from ubhost.providers.grouping import Found, Membership, alone, called, managed
 from ubhost.roots import Roots
 from ubhost.sysfs.attributes import Folder
 from ubhost.sysfs.entities import read_entity_numa
@@ -37,7 +37,7 @@ HOW_TO_SWITCH = (
 
 
 class UbcoreProvider:
-    """See ``ubhost.provider.Provider``. Holds nothing open, so one may be kept, or made for each call."""
+    """See ``ubhost.provider.Provider``. Holds nothing open, so one may be made for each call; kept, it is quicker."""
 
     def __init__(self, kind: Kind, roots: Roots, ubcore: Ubcore, view: View) -> None:
         self.kind = kind
@@ -47,6 +47,7 @@ class UbcoreProvider:
         self._bus = Folder(roots.sys / "bus/ub/devices")
         self._ubse = Ubse(roots.ubse_socket)
         self._allocations = Allocations(roots.run)
+        self._known: Membership | None = None
 
     def devices(self) -> tuple[Device, ...]:
         infos = self._infos()
@@ -55,14 +56,31 @@ class UbcoreProvider:
 
     def device(self, name: str) -> Device:
         infos = self._infos()
-        all_devices = read_identities(self._devices)
-        called = (d for d in self._grouped(Found.of(all_devices, {}), infos) if d.is_called(name))
-        match = next(called, None)
-        if match is None:
-            raise NotFound(f"there is no device called {name!r} on this host")
-        members = read_brief(self._devices, match.members)
-        found = Found.of((*all_devices, *members), self._numa(members))
-        return next(device for device in self._grouped(found, infos) if device.id == match.id)
+        device, members, is_current = self._look(name, infos)
+        if not is_current:  # another was plugged in its place
+            self._known = None
+            device, members, _ = self._look(name, infos)
+        found = Found.of(members, self._numa(members))
+        return called(device.id, self._grouped(found, infos and tuple(i for i in infos if i.name == device.id)))
+
+    def _look(self, name: str, infos: tuple[UrmaInfo, ...] | None) -> tuple[Device, tuple[UrmaDevice, ...], bool]:
+        """Return the device, its members as they are now, and whether these are still the members."""
+        known = self._membership(infos)
+        device = known.device(name)
+        members = read_brief(self._devices, device.members)
+        return device, members, known.holds_for(device, members)
+
+    def _membership(self, infos: tuple[UrmaInfo, ...] | None) -> Membership:
+        """What is made of what: remembered while the kernel and UBSE list the same names."""
+        allocated = {} if infos is None else self._allocations.read()
+        key = (device_names(self._devices), None if infos is None else tuple(info.name for info in infos), allocated)
+        known = self._known
+        if known is None or known.key != key:
+            kernel = read_identities(self._devices)
+            found = Found.of(kernel, {})
+            known = Membership(key, kernel, alone(found) if infos is None else managed(found, infos, allocated))
+            self._known = known
+        return known
 
     def _infos(self) -> tuple[UrmaInfo, ...] | None:
         """What UBSE manages; ``None`` on a host without it."""
@@ -141,7 +159,7 @@ class UbcoreProvider:
                 if member not in there:
                     raise Conflict(f"{member} is not exposed in {_name(netns)}: expose it before its EIDs move")
             moving = [slot for slot in slots if there[slot.device].get(slot.index) != slot.eid]
-            self._require_slots(moving)
+            self._require_slots(moving, is_home=inode(netns) == own_inode())
             for slot in moving:
                 ubcore.move_eid(slot.device, slot.index, netns)
             there = self._seen(ubcore, netns, members) if moving else there
@@ -218,13 +236,16 @@ class UbcoreProvider:
             wanted = names if members is None else [member for member in members if member in names]
             return {name: _table(folder / name) for name in wanted}
 
-    def _require_slots(self, slots: Iterable[EidSlot]) -> None:
-        """Refuse slots that do not hold, in our own namespace, the EID that is to move."""
+    def _require_slots(self, slots: Iterable[EidSlot], *, is_home: bool) -> None:
+        """Refuse slots that do not hold, in our own namespace, the EID that is to move.
+
+        One on its way home is in another namespace, so here its slot reads as an empty one.
+        """
         here: dict[str, Mapping[int, Eid]] = {}
         for slot in slots:
             if slot.device not in here:
                 here[slot.device] = _table(self._devices / slot.device)
-            if slot.eid.is_zero or here[slot.device].get(slot.index) != slot.eid:
+            if slot.eid.is_zero or here[slot.device].get(slot.index) != (None if is_home else slot.eid):
                 raise NotFound(
                     f"{slot.device} eid{slot.index} is not {slot.eid} here: the slot is empty, or somebody else's"
                 )

@@ -21,7 +21,8 @@ LIMITS = (
     "max_jfs_rsge", "max_jfr_sge", "max_msg_size", "max_read_size", "max_write_size", "max_cas_size", "max_swap_size",
     "max_fetch_and_add_size", "max_fetch_and_sub_size", "max_fetch_and_and_size", "max_fetch_and_or_size",
     "max_fetch_and_xor_size", "max_atomic_size", "max_rc_outstd_cnt", "atomic_feat", "congestion_ctrl_alg", "ceq_cnt",
-    "utp_cnt", "max_tp_in_tpg", "page_size_cap", "max_oor_cnt", "mn", "max_netaddr_cnt", "fe_cnt",
+    "utp_cnt", "max_tp_in_tpg", "page_size_cap", "max_oor_cnt", "mn", "max_netaddr_cnt", "ue_cnt", "fe_cnt",
+    "sub_trans_mode_cap",
 )  # fmt: skip
 """Attributes that are plain numbers, decimal or after 0x, whatever the generation of the driver."""
 
@@ -81,11 +82,17 @@ def device_names(folder: Folder) -> tuple[str, ...]:
 
 
 def read_eids(device: Folder) -> tuple[Eid, ...]:
-    """Return the EID table: index is slot; zero where the slot is empty or another namespace's."""
+    """Return the EID table: index is slot; zero where the slot is empty or another namespace's.
+
+    Drivers up to openEuler 24.03 have ``eid<N>/eid`` where later ones have ``eids/eid<N>``.
+    """
+    slots = [(slot, device / "eids", f"eid{slot}") for slot, _ in (device / "eids").numbered("eid", MAX_EIDS)]
+    if not slots:
+        slots = [(slot, folder, "eid") for slot, folder in device.numbered("eid", MAX_EIDS)]
     table: list[Eid] = []
-    for slot, _ in (device / "eids").numbered("eid", MAX_EIDS):
+    for slot, folder, name in slots:
         table += [Eid(0)] * (slot - len(table))
-        table.append((device / "eids").eid(f"eid{slot}") or Eid(0))
+        table.append(folder.eid(name) or Eid(0))
     return tuple(table)
 
 
