@@ -11,7 +11,7 @@ from pathlib import Path
 
 from csi_ub import DRIVER, VERSION
 from csi_ub.config import Config
-from csi_ub.driver import Mode, services
+from csi_ub.driver import Mode, prepare
 from csi_ub.server import Server, socket_path
 from ubhost.config import load
 from ubhost.errors import InvalidRequest, UbError
@@ -43,8 +43,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         path = socket_path(arguments.endpoint or "")
         config = load(arguments.config, Config)
         set_up(config.log_level)
-        offered = services(Mode(arguments.mode), arguments.node_id, config, Roots.from_environ())
-        server = Server(path, offered)
+        driver = prepare(Mode(arguments.mode), arguments.node_id, config, Roots.from_environ())
+        server = Server(path, driver.services, driver.observe)
     except UbError as error:
         print(f"ub-csi: {error}", file=sys.stderr)
         return 2 if isinstance(error, InvalidRequest) else 1

@@ -45,17 +45,33 @@ class Peer:
 class Config:
     """Everything a driver may be told. Two pools of one name, or two peers of one node, are refused.
 
-    ``supernode`` is the name of the super-node, for the scheduler.
+    ``supernode`` is the name of the super-node, for the scheduler; ``metrics_address`` (HOST:PORT) is where Prometheus
+    metrics, /healthz and /readyz are served, if anywhere.
     """
 
     pools: tuple[PoolConfig, ...] = ()
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     peers: tuple[Peer, ...] = ()
     supernode: str = "default"
+    metrics_address: str | None = None
 
     def __post_init__(self) -> None:
+        if self.metrics_address is not None:
+            host_and_port(self.metrics_address)
         _refuse_doubles("pool", [pool.name for pool in self.pools])
         _refuse_doubles("peer", [peer.node for peer in self.peers])
+
+
+def host_and_port(address: str) -> tuple[str, int]:
+    """Return the parts of ``127.0.0.1:9480``, ``[::1]:9480`` or ``:9480``.
+
+    Raises:
+        ValueError: it is none of these.
+    """
+    host, colon, port = address.rpartition(":")
+    if not colon or not (port.isascii() and port.isdigit()) or int(port) > 65535:
+        raise ValueError(f"metrics_address {address!r} is not HOST:PORT")
+    return host.strip("[]"), int(port)
 
 
 def default_pool(roots: Roots) -> PoolConfig:

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from enum import Enum
 from functools import partial
 from pathlib import Path
@@ -17,6 +18,7 @@ from csi_ub.engines.base import Engine
 from csi_ub.engines.bind import BindEngine
 from csi_ub.engines.gluster import GlusterEngine
 from csi_ub.engines.syncthing import SyncthingEngine
+from csi_ub.errors import Observe
 from csi_ub.identity import Identity
 from csi_ub.node import Node
 from csi_ub.noderecord import Debts
@@ -44,8 +46,16 @@ class Mode(Enum):
     ALL = "all"
 
 
-def services(mode: Mode, node_id: str, config: Config, roots: Roots) -> list[Callable[[grpc.Server], None]]:
-    """Open the pools; return what adds each service of ``mode`` to a server.
+@dataclass(frozen=True, slots=True)
+class Driver:
+    """What adds each service to a server, and who wants to be told of each call."""
+
+    services: list[Callable[[grpc.Server], None]]
+    observe: Observe
+
+
+def prepare(mode: Mode, node_id: str, config: Config, roots: Roots) -> Driver:
+    """Open the pools, and make the services of ``mode``.
 
     Raises:
         InvalidRequest: the node id or a pool cannot be.
@@ -75,7 +85,18 @@ def services(mode: Mode, node_id: str, config: Config, roots: Roots) -> list[Cal
         node.open()
         node.settle()
         add.append(partial(csi_pb2_grpc.add_NodeServicer_to_server, Node(node)))
-    return add
+    return Driver(add, _observer(config, volumes, roots, check))
+
+
+def _observer(config: Config, volumes: Volumes, roots: Roots, check: Callable[[], None]) -> Observe:
+    """Serve metrics if they are wanted; return who counts calls."""
+    if config.metrics_address is None:
+        return lambda *_: None
+    from csi_ub import metrics  # only who wants them pays for their library
+
+    calls = metrics.Calls()
+    metrics.serve(config.metrics_address, volumes, roots.state.absolute() / "replicas", calls, check)
+    return calls
 
 
 def connect(node_id: str, config: Config, roots: Roots) -> Volumes:

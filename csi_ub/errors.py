@@ -50,6 +50,8 @@ STATUS: dict[type[errors.UbError], grpc.StatusCode] = {
     Unreachable: grpc.StatusCode.UNAVAILABLE,
 }
 
+Observe = Callable[[str, str, float], None]
+
 log = logging.getLogger(__name__)
 
 
@@ -57,8 +59,11 @@ class ReasonToStatus(grpc.ServerInterceptor):
     """Let handlers raise ``UbError``; answer the client with the matching status, and log one line a request.
 
     Anything else that a handler raises is a bug: the client reads INTERNAL and the method, the log has the trace.
-    No secret of a request reaches either.
+    No secret of a request reaches either. ``observe`` is told method, code and seconds of each call.
     """
+
+    def __init__(self, observe: Observe = lambda *_: None) -> None:
+        self._observe = observe
 
     def intercept_service(
         self,
@@ -71,33 +76,39 @@ class ReasonToStatus(grpc.ServerInterceptor):
         method = details.method.rpartition("/")[2]
         if handler.unary_stream:
             return grpc.unary_stream_rpc_method_handler(
-                _guard_stream(method, handler.unary_stream), handler.request_deserializer, handler.response_serializer
+                _guard_stream(method, handler.unary_stream, self._observe),
+                handler.request_deserializer,
+                handler.response_serializer,
             )
         if handler.unary_unary is None:
             return handler
         return grpc.unary_unary_rpc_method_handler(
-            _guard(method, handler.unary_unary), handler.request_deserializer, handler.response_serializer
+            _guard(method, handler.unary_unary, self._observe),
+            handler.request_deserializer,
+            handler.response_serializer,
         )
 
 
-def _guard(method: str, call: Callable[[Any, grpc.ServicerContext], Any]) -> Callable[..., Any]:
+def _guard(method: str, call: Callable[[Any, grpc.ServicerContext], Any], observe: Observe) -> Callable[..., Any]:
     def guarded(request: Any, context: grpc.ServicerContext) -> Any:
-        with _answering(method, request, context):
+        with _answering(method, request, context, observe):
             return call(request, context)
 
     return guarded
 
 
-def _guard_stream(method: str, call: Callable[[Any, grpc.ServicerContext], Iterator[Any]]) -> Callable[..., Any]:
+def _guard_stream(
+    method: str, call: Callable[[Any, grpc.ServicerContext], Iterator[Any]], observe: Observe
+) -> Callable[..., Any]:
     def guarded(request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
-        with _answering(method, request, context):
+        with _answering(method, request, context, observe):
             yield from call(request, context)
 
     return guarded
 
 
 @contextmanager
-def _answering(method: str, request: Any, context: grpc.ServicerContext) -> Iterator[None]:
+def _answering(method: str, request: Any, context: grpc.ServicerContext, observe: Observe) -> Iterator[None]:
     """Turn what the body raises into a status; log the outcome and the duration of the call."""
     started = time.monotonic()
     code, message = grpc.StatusCode.OK, ""
@@ -112,7 +123,9 @@ def _answering(method: str, request: Any, context: grpc.ServicerContext) -> Iter
         except Exception as error:  # a bug: the caller must not see UNKNOWN, nor we lose the trace
             code, message = grpc.StatusCode.INTERNAL, f"{method} failed: the log of the driver has the trace"
             log.error("bug", extra={"trace": redact.trace(error, request)})
-        _log(method, code, message, time.monotonic() - started)
+        duration_s = time.monotonic() - started
+        observe(method, code.name, duration_s)
+        _log(method, code, message, duration_s)
         if code is not grpc.StatusCode.OK:
             _abort(context, code, message)
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import grpc
 
-from csi_ub.errors import ReasonToStatus
+from csi_ub.errors import Observe, ReasonToStatus
 from ubhost.errors import Busy, HostFault, InvalidRequest
 
 THREADS = 64  # a hung mount holds one of them at most (see csi_ub.node), 32 parallel creates must fit
@@ -64,15 +64,17 @@ def clear(path: Path) -> None:
 class Server:
     """A server that listens at once and stops when ``stop`` is set, after the calls in flight are answered."""
 
-    def __init__(self, path: Path, services: list[Callable[[grpc.Server], None]]) -> None:
-        """Bind the socket.
+    def __init__(
+        self, path: Path, services: list[Callable[[grpc.Server], None]], observe: Observe = lambda *_: None
+    ) -> None:
+        """Bind the socket; ``observe`` is told of each call.
 
         Raises:
             Busy, HostFault: see ``clear``.
         """
         self.path = path
         self.server = grpc.server(
-            futures.ThreadPoolExecutor(THREADS, thread_name_prefix="csi"), interceptors=[ReasonToStatus()]
+            futures.ThreadPoolExecutor(THREADS, thread_name_prefix="csi"), interceptors=[ReasonToStatus(observe)]
         )
         for add in services:
             add(self.server)

@@ -1,7 +1,10 @@
 """Many calls at once, calls that cross, mounts that nobody would see, and thousands of cycles."""
 
 import os
+import socket
 import subprocess
+import urllib.error
+import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -117,3 +120,29 @@ def test_a_repeated_publish_needs_nobody_but_this_node(start: StartDriver) -> No
     user.publish(volume)
     assert mounts_at(target) == 1
     user.unpublish(volume)
+
+
+@pytest.mark.kernel
+def test_metrics_tell_calls_pools_and_readiness(start: StartDriver) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    driver = start(config={"metrics_address": address})
+    driver.create("a", 10 << 20)
+    with pytest.raises(grpc.RpcError):
+        driver.create("")
+
+    def get(path: str) -> str:
+        with urllib.request.urlopen(f"http://{address}{path}") as answer:
+            return str(answer.read().decode())
+
+    text = get("/metrics")
+    assert 'ub_csi_calls_total{code="OK",method="CreateVolume"} 1.0' in text
+    assert 'ub_csi_calls_total{code="INVALID_ARGUMENT",method="CreateVolume"} 1.0' in text
+    assert 'ub_csi_pool_promised_bytes{pool="default"} 1.048576e+07' in text
+    assert 'ub_csi_volumes{engine="bind",pool="default",type="filesystem"} 1.0' in text
+    assert get("/readyz") == get("/healthz") == "ok\n"
+    driver.pool.rename(driver.pool.with_name("away"))
+    with pytest.raises(urllib.error.HTTPError, match="503") as caught:
+        get("/readyz")
+    caught.value.close()

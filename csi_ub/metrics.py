@@ -1,0 +1,137 @@
+"""Prometheus metrics, /healthz and /readyz on ``metrics_address``. Imported only where one is configured.
+
+No look at a metric touches the data of a volume: a hung mount must not hang the scraper too.
+"""
+
+import logging
+import socket
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric, SummaryMetricFamily
+
+from csi_ub.config import host_and_port
+from csi_ub.engines.syncthing import lags
+from csi_ub.volumes import Volumes
+from ubhost.errors import HostFault, UbError
+
+log = logging.getLogger(__name__)
+
+
+class Calls:
+    """Counts what the interceptor tells of each call."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._count: Counter[tuple[str, str]] = Counter()
+        self._seconds: Counter[str] = Counter()
+
+    def __call__(self, method: str, code: str, seconds: float) -> None:
+        with self._lock:
+            self._count[method, code] += 1
+            self._seconds[method] += seconds  # type: ignore[assignment]
+
+    def collect(self) -> Iterator[Metric]:
+        with self._lock:
+            count, seconds = dict(self._count), dict(self._seconds)
+        calls = CounterMetricFamily("ub_csi_calls", "Calls answered", labels=("method", "code"))
+        times = SummaryMetricFamily("ub_csi_call_seconds", "Time that calls took", labels=("method",))
+        for (method, code), number in count.items():
+            calls.add_metric((method, code), number)
+        for method, total in seconds.items():
+            number = sum(each for (name, _), each in count.items() if name == method)
+            times.add_metric((method,), count_value=number, sum_value=total)
+        yield calls
+        yield times
+
+
+class Exposition:
+    """A collector: the volumes of a node, as their records tell."""
+
+    def __init__(self, volumes: Volumes, replicas: Path) -> None:
+        self._volumes = volumes
+        self._replicas = replicas
+
+    def collect(self) -> Iterator[Metric]:
+        count = GaugeMetricFamily("ub_csi_volumes", "Volumes that this node owns", labels=("pool", "type", "engine"))
+        promised = GaugeMetricFamily(
+            "ub_csi_pool_promised_bytes",
+            "Sizes of all volumes of a pool: more than it has is over-use",
+            labels=("pool",),
+        )
+        available = GaugeMetricFamily("ub_csi_pool_available_bytes", "Free space of a pool", labels=("pool",))
+        lag = GaugeMetricFamily(
+            "csi_ub_replication_lag_seconds", "Age of the last beat of another node", labels=("volume", "node")
+        )
+        for pool in self._volumes.pools:
+            found = list(pool.volumes.all())
+            for key, number in Counter((each.spec.type.value, each.engine) for each in found).items():
+                count.add_metric((pool.name, *key), number)
+            promised.add_metric((pool.name,), sum(each.size for each in found))
+            available.add_metric((pool.name,), pool.space.available(pool.path))
+            self._add_lags(lag, [pool.volumes.home / each.id / "share" for each in found])
+        self._add_lags(lag, list(self._replicas.glob("ub-*/")))
+        yield from (count, promised, available, lag)
+
+    def _add_lags(self, lag: GaugeMetricFamily, shares: list[Path]) -> None:
+        for share in shares:
+            volume = share.parent.name if share.name == "share" else share.name
+            for node, seconds in lags(share, self._volumes.node).items():
+                lag.add_metric((volume, node), seconds)
+
+
+def serve(address: str, volumes: Volumes, replicas: Path, calls: Calls, check: Callable[[], None]) -> None:
+    """Answer in a thread of its own, for the life of the process.
+
+    Raises:
+        HostFault: the address is taken, or not ours.
+    """
+    registry = CollectorRegistry()
+    registry.register(calls)
+    registry.register(Exposition(volumes, replicas))
+
+    def answer(path: str) -> tuple[int, str, bytes]:
+        match path.partition("?")[0]:
+            case "/metrics":
+                return 200, "text/plain; version=0.0.4; charset=utf-8", generate_latest(registry)
+            case "/healthz":
+                return 200, "text/plain", b"ok\n"
+            case "/readyz":
+                try:
+                    check()
+                except UbError as error:
+                    return 503, "text/plain", f"{error}\n".encode()
+                return 200, "text/plain", b"ok\n"
+            case _:
+                return 404, "text/plain", b"there are /metrics, /healthz and /readyz\n"
+
+    class Handler(BaseHTTPRequestHandler):
+        timeout = 10  # seconds
+
+        def do_GET(self) -> None:
+            status, kind, body = answer(self.path)
+            self.send_response(status)
+            self.send_header("Content-Type", kind)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *arguments: object) -> None:  # noqa: A002 - the library's name
+            log.debug("http", extra={"request": format % arguments})
+
+    host, port = host_and_port(address)
+
+    class Server(ThreadingHTTPServer):
+        daemon_threads = True
+        address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+
+    try:
+        server = Server((host, port), Handler)
+    except OSError as error:
+        raise HostFault(f"cannot serve metrics at {address}: {error.strerror or error}") from error
+    threading.Thread(target=server.serve_forever, name="http", daemon=True).start()
+    log.info("serving metrics and probes", extra={"address": address})
