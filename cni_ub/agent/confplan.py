@@ -30,7 +30,10 @@ MARKED = "ub-agent"
 NAMES = ("00-ub-cni.conflist", "0-ub-cni.conflist", "+ub-cni.conflist")  # the first that sorts before the primary
 SUBDIR_FILE = "ub-cni.conf"
 CAPABILITIES = {"deviceID": True, "CNIDeviceInfoFile": True}
-NAD_CAPABILITIES = {**CAPABILITIES, "bandwidth": True}  # in a chain it is meant for the cluster's own network
+# In a chain that every pod of the node passes, a lack of devices must not make the node's network unready. And a
+# bandwidth there is meant for the cluster's own network.
+CHAINED: Mapping[str, Any] = {"mode": "chained", "capabilities": CAPABILITIES}
+ALONE: Mapping[str, Any] = {"capabilities": {**CAPABILITIES, "bandwidth": True}}
 _SUFFIXES = (".conf", ".conflist", ".json")
 _META = ("multus", "multus-shim")
 _NETWORK = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
@@ -105,15 +108,15 @@ def primary(files: Iterable[Found]) -> Found:
     raise NotFound("no network is configured on this node yet")
 
 
-def entry(settings: ConfSettings, capabilities: Mapping[str, bool]) -> dict[str, Any]:
-    """Return ub-cni's own part. What the administrator wrote wins, but for type and mark.
+def entry(settings: ConfSettings, usual: Mapping[str, Any]) -> dict[str, Any]:
+    """Return ub-cni's own part: what is usual, and what the administrator wrote, which wins but for type and mark.
 
     Raises:
         InvalidRequest: the administrator's part is not for ub-cni.
     """
     if settings.network.get("type", PLUGIN) != PLUGIN:
         raise InvalidRequest(f"conf.network.type is {settings.network['type']!r}, expected {PLUGIN!r}")
-    return {"type": PLUGIN, "capabilities": dict(capabilities), **settings.network, MARK: MARKED}
+    return {"type": PLUGIN, **usual, **settings.network, MARK: MARKED}
 
 
 def wanted(files: Iterable[Found], settings: ConfSettings) -> dict[str, bytes]:
@@ -134,12 +137,12 @@ def wanted(files: Iterable[Found], settings: ConfSettings) -> dict[str, bytes]:
         return {}  # the administrator has seen to it
     if settings.mode is ConfMode.CONFLIST:
         return {_before(found.name): _text(extended(found, settings))}
-    return {f"{_folder(found)}/{SUBDIR_FILE}": _text(entry(settings, CAPABILITIES))}
+    return {f"{_folder(found)}/{SUBDIR_FILE}": _text(entry(settings, CHAINED))}
 
 
 def extended(found: Found, settings: ConfSettings) -> dict[str, Any]:
     """Return the primary with ub-cni at its end: what comes last is undone first."""
-    ours = entry(settings, CAPABILITIES)
+    ours = entry(settings, CHAINED)
     if found.is_list:
         return {**found.content, "plugins": [*found.plugins, ours]}
     single = dict(found.content)
@@ -166,7 +169,7 @@ def _folder(found: Found) -> str:
 
 def net_attach_def(settings: ConfSettings, resource: str) -> str:
     """Return a NetworkAttachmentDefinition as YAML: Multus asks kubelet for the device of ``resource``."""
-    plugin = {key: value for key, value in entry(settings, NAD_CAPABILITIES).items() if key != MARK}
+    plugin = {key: value for key, value in entry(settings, ALONE).items() if key != MARK}
     config = {"cniVersion": VERSION, "name": settings.nad_name, "plugins": [plugin]}
     definition = {
         "apiVersion": "k8s.cni.cncf.io/v1",

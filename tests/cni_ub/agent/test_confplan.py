@@ -34,6 +34,7 @@ def test_the_copy_holds_everything_of_the_primary_and_ub_cni_at_the_end() -> Non
     assert content == {"cniVersion": "0.3.1", "name": "k8s-pod-network", "disableCheck": True}
     assert ours == {
         "type": "ub-cni",
+        "mode": "chained",
         "capabilities": {"deviceID": True, "CNIDeviceInfoFile": True},
         "generatedBy": "ub-agent",
     }
@@ -53,6 +54,7 @@ def test_what_the_administrator_wrote_for_ub_cni_is_taken_over() -> None:
     ((_, content),) = made(settings, file("10-calico.conflist", CALICO)).items()
     assert content["plugins"][-1] == {
         "type": "ub-cni",
+        "mode": "chained",
         "isolation": "shared",
         "capabilities": {"bandwidth": True},
         "generatedBy": "ub-agent",
@@ -127,6 +129,7 @@ def test_in_a_folder_of_the_network_there_is_just_our_part() -> None:
     assert made(SUBDIR, file("10-calico.conflist", CALICO)) == {
         "k8s-pod-network/ub-cni.conf": {
             "type": "ub-cni",
+            "mode": "chained",
             "capabilities": {"deviceID": True, "CNIDeviceInfoFile": True},
             "generatedBy": "ub-agent",
         }
