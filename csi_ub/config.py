@@ -45,8 +45,7 @@ class Peer:
 class Config:
     """Everything a driver may be told. Two pools of one name, or two peers of one node, are refused.
 
-    ``supernode`` is the name of the super-node, for the scheduler; ``metrics_address`` (HOST:PORT) is where Prometheus
-    metrics, /healthz and /readyz are served, if anywhere.
+    ``supernode`` is the name of the super-node, for the scheduler.
     """
 
     pools: tuple[PoolConfig, ...] = ()
@@ -54,6 +53,7 @@ class Config:
     peers: tuple[Peer, ...] = ()
     supernode: str = "default"
     metrics_address: str | None = None
+    """Address (HOST:PORT) on which Prometheus metrics, /healthz and /readyz are served; nowhere if not given."""
 
     def __post_init__(self) -> None:
         if self.metrics_address is not None:
