@@ -40,12 +40,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         if options.command == "image":
             print(guest.folder)
             return 0
-        if not options.bundle.exists():
-            raise HarnessError(f"{options.bundle} does not exist; make build makes it")
+        if options.bundle:
+            os.environ["UB_E2E_BUNDLE"] = str(options.bundle.absolute())
+        if not bundle().exists():
+            raise HarnessError(f"{bundle()} does not exist; make build makes it")
         with one_at_a_time():
             if options.command == "run":
-                return run_command(guest, options.bundle, " ".join(options.arguments))
-            return run_tests(guest, options.bundle, options.k)
+                return run_command(guest, " ".join(options.arguments))
+            return run_tests(guest, options.k)
     except HarnessError as error:
         print(f"e2e: {error}", file=sys.stderr)
         return 2
@@ -55,12 +57,19 @@ def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(
         prog="python -m e2e", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    made.add_argument("--bundle", type=Path, default=REPO / "dist" / "ub-node", help="what is tested (dist/ub-node)")
+    made.add_argument("--bundle", type=Path, metavar="DIR", help="what is tested (dist/ub-node)")
     made.add_argument("-k", metavar="EXPRESSION", default="", help="only tests that match, as in pytest")
     commands = made.add_subparsers(dest="command")
     commands.add_parser("image", help="build the guest's image only")
-    commands.add_parser("run", help="run a command in a fresh guest").add_argument("arguments", nargs="+")
+    commands.add_parser("run", help="run a command in a fresh guest").add_argument(
+        "arguments", nargs=argparse.REMAINDER
+    )
     return made
+
+
+def bundle() -> Path:
+    """Return the folder of the executables under test."""
+    return Path(os.environ.get("UB_E2E_BUNDLE", REPO / "dist" / "ub-node"))
 
 
 def check_programs() -> None:
@@ -91,24 +100,24 @@ def one_at_a_time() -> Iterator[None]:
         yield
 
 
-def parts(bundle: Path) -> list[tuple[Path, str]]:
+def parts() -> list[tuple[Path, str]]:
     """Return what goes to the guest: the executables, the tests that run there, and what those import of ours."""
     ours = ("e2e/inside", "proto", "ubsim/kubelet.py", "cni_ub/agent/socketpath.py")
-    return [(bundle, "ub-node"), *((REPO / path, path) for path in ours)]
+    return [(bundle(), "ub-node"), *((REPO / path, path) for path in ours)]
 
 
-def run_command(guest: image.Image, bundle: Path, command: str) -> int:
-    with payload(*parts(bundle)) as disk, Machine(Spec(guest, disk), OUTPUT) as machine:
+def run_command(guest: image.Image, command: str) -> int:
+    with payload(*parts()) as disk, Machine(Spec(guest, disk), OUTPUT / "run") as machine:
         say(f"the guest is up after {machine.boot_s:.1f} s")
         return abs(machine.run("sh", "-c", command, timeout_s=TESTS_S, env=INSIDE_ENV, seen=show).exit)
 
 
-def run_tests(guest: image.Image, bundle: Path, expression: str) -> int:
+def run_tests(guest: image.Image, expression: str) -> int:
     shutil.rmtree(OUTPUT, ignore_errors=True)
     OUTPUT.mkdir(parents=True)
     started = time.monotonic()
-    run_inside(guest, bundle, expression)
-    run_outside(bundle, expression)
+    run_inside(guest, expression)
+    run_outside(expression)
     outcome = results.merge(OUTPUT, "junit.xml")
     say(f"took {time.monotonic() - started:.0f} s; results and logs are in {OUTPUT}")
     for failure in outcome.failures:
@@ -117,11 +126,11 @@ def run_tests(guest: image.Image, bundle: Path, expression: str) -> int:
     return 1 if outcome.failures or not outcome.passed else 0
 
 
-def run_inside(guest: image.Image, bundle: Path, expression: str) -> None:
+def run_inside(guest: image.Image, expression: str) -> None:
     """Run the tests of ``e2e/inside`` in one guest and fetch what they left."""
     pytest = ["python3", "-m", "pytest", *PYTEST]
     chosen = ["-k", expression] if expression else []
-    with payload(*parts(bundle)) as disk, Machine(Spec(guest, disk), OUTPUT) as machine:
+    with payload(*parts()) as disk, Machine(Spec(guest, disk), OUTPUT) as machine:
         say(f"one node is up after {machine.boot_s:.1f} s")
         done = machine.run(
             *(*pytest, *chosen, "--junitxml=/tmp/results/inside.xml", "/mnt/payload/e2e/inside"),
@@ -135,12 +144,11 @@ def run_inside(guest: image.Image, bundle: Path, expression: str) -> None:
         raise HarnessError(f"pytest in the guest ended with {done.exit}")
 
 
-def run_outside(bundle: Path, expression: str) -> None:
+def run_outside(expression: str) -> None:
     """Run the tests of ``e2e/outside`` here; they start the guests they need."""
     command = [sys.executable, "-m", "pytest", *PYTEST, f"--junitxml={OUTPUT}/outside.xml", "e2e/outside"]
     chosen = ["-k", expression] if expression else []
-    environ = {**os.environ, "UB_E2E_BUNDLE": str(bundle), "UB_E2E_OUTPUT": str(OUTPUT)}
-    done = subprocess.run([*command, *chosen], env=environ, cwd=REPO, check=False)
+    done = subprocess.run([*command, *chosen], cwd=REPO, check=False)
     if done.returncode not in (0, 1, 5):
         raise HarnessError(f"pytest for the tests outside the guest ended with {done.returncode}")
 

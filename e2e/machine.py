@@ -3,9 +3,11 @@
 Emulated (TCG) unless ``UB_E2E_ACCEL=kvm``: nested KVM often hangs, and an emulated guest is the same everywhere.
 """
 
+import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import tempfile
 import time
@@ -25,13 +27,17 @@ CMDLINE = (
     "root=/dev/vda rw console=ttyS0 quiet mitigations=off random.trust_cpu=on cryptomgr.notests panic=-1 psi=1 "
     "systemd.show_status=0 systemd.unit=ub-e2e.target systemd.journald.forward_to_console=0"
 )
-# Two sockets and a node without CPUs, as memory borrowed over UB is: distances 21 and 80.
-NUMA = (
-    *("-object", "memory-backend-ram,id=m0,size=768M", "-numa", "node,nodeid=0,cpus=0-1,memdev=m0"),
-    *("-object", "memory-backend-ram,id=m1,size=768M", "-numa", "node,nodeid=1,cpus=2-3,memdev=m1"),
-    *("-object", "memory-backend-ram,id=m2,size=512M", "-numa", "node,nodeid=2,memdev=m2"),
-    *("-numa", "dist,src=0,dst=1,val=21", "-numa", "dist,src=0,dst=2,val=80", "-numa", "dist,src=1,dst=2,val=80"),
-)
+
+
+def _numa(cpus_per_socket: int) -> tuple[str, ...]:
+    """Two sockets, and a node without CPUs as memory borrowed over UB is; distances 21 and 80."""
+    first, second = f"0-{cpus_per_socket - 1}", f"{cpus_per_socket}-{2 * cpus_per_socket - 1}"
+    return (
+        *("-object", "memory-backend-ram,id=m0,size=768M", "-numa", f"node,nodeid=0,cpus={first},memdev=m0"),
+        *("-object", "memory-backend-ram,id=m1,size=768M", "-numa", f"node,nodeid=1,cpus={second},memdev=m1"),
+        *("-object", "memory-backend-ram,id=m2,size=512M", "-numa", "node,nodeid=2,memdev=m2"),
+        *("-numa", "dist,src=0,dst=1,val=21", "-numa", "dist,src=0,dst=2,val=80", "-numa", "dist,src=1,dst=2,val=80"),
+    )
 
 
 @dataclass(frozen=True)
@@ -58,6 +64,7 @@ class Spec:
     payload: Path
     name: str = "node0"
     link: Link | None = None
+    cpus_per_socket: int = 2
     shared_memory: Path | None = None  # /dev/pmem0: the same file in two guests is memory that both load and store
 
 
@@ -131,13 +138,13 @@ class Machine:
         """Run a command in the guest to its end."""
         return self.channel.start(*argv, env=env, stdin=stdin, seen=seen).wait(timeout_s)
 
-    def shell(self, script: str, timeout_s: float = 60) -> str:
+    def shell(self, script: str, timeout_s: float = 120, env: Mapping[str, str] | None = None) -> str:
         """Run a shell script that must succeed; return what it printed.
 
         Raises:
             HarnessError: it failed.
         """
-        done = self.run("sh", "-ec", script, timeout_s=timeout_s)
+        done = self.run("sh", "-ec", script, timeout_s=timeout_s, env=env)
         if done.exit:
             said = (done.stdout + done.stderr).decode(errors="replace")
             raise HarnessError(f"{self.spec.name}: {script!r} ended with {done.exit}: {said}")
@@ -171,12 +178,18 @@ class Machine:
         shutil.rmtree(self._work, ignore_errors=True)
 
     def _monitor(self, command: str) -> None:
-        subprocess.run(
-            ["python3", "-c", "import socket, sys; s = socket.socket(socket.AF_UNIX); s.connect(sys.argv[1]); "
-             "s.recv(4096); s.sendall(sys.argv[2].encode() + b'\\n'); s.recv(4096)",
-             str(self._work / "monitor"), command],
-            check=True,
-        )  # fmt: skip
+        """Have QEMU carry out a command. Source: QEMU docs/interop/qmp-spec."""
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as monitor:
+            monitor.settimeout(10)
+            monitor.connect(str(self._work / "monitor"))
+            with monitor.makefile("rw") as lines:
+                lines.readline()  # its greeting
+                for name in ("qmp_capabilities", command):
+                    lines.write(json.dumps({"execute": name}) + "\n")
+                    lines.flush()
+                    while "return" not in (answer := json.loads(lines.readline())):
+                        if "error" in answer:
+                            raise HarnessError(f"QEMU refuses {name}: {answer['error']['desc']}")
 
     def _command(self) -> tuple[str, ...]:
         spec, work = self.spec, self._work
@@ -184,9 +197,10 @@ class Machine:
         image = spec.image
         shared = spec.shared_memory
         return (
-            *(QEMU, "-name", spec.name, "-machine", "q35,nvdimm=on", "-cpu", "max", "-smp", "4"),
+            *(QEMU, "-name", spec.name, "-machine", "q35,nvdimm=on"),
             *("-accel", "tcg,thread=multi" if accel == "tcg" else accel),
-            *("-m", "2048,slots=2,maxmem=4G", *NUMA),
+            *("-cpu", "max", "-smp", str(2 * spec.cpus_per_socket)),
+            *("-m", "2048,slots=2,maxmem=4G", *_numa(spec.cpus_per_socket)),
             *("-kernel", str(image.kernel), "-initrd", str(image.initramfs)),
             *("-append", f"{CMDLINE} ub.name={spec.name}"),
             *("-drive", f"file={image.disk},if=virtio,format=raw,cache=unsafe,snapshot=on"),
@@ -199,6 +213,6 @@ class Machine:
             *(spec.link.arguments() if spec.link else ("-net", "none")),
             *("-device", "virtio-serial", "-chardev", f"socket,id=agent,path={work}/agent,server=on,wait=off"),
             *("-device", "virtserialport,chardev=agent,name=ub-e2e"),
-            *("-monitor", f"unix:{work}/monitor,server,nowait"),
+            *("-qmp", f"unix:{work}/monitor,server=on,wait=off", "-monitor", "none"),
             *("-display", "none", "-serial", f"file:{self.console}"),
         )  # fmt: skip

@@ -1,24 +1,15 @@
-"""The node that the tests run on: container images, networks, a runtime without left-overs."""
+"""The node that the tests run on: container images, a runtime without left-overs."""
 
-import subprocess
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from e2e.inside.cri import Runtime
-
-IMAGES = Path("/usr/lib/ub-e2e/images")
+from e2e.inside.cri import Runtime, import_images
 
 
 @pytest.fixture(scope="session")
-def images() -> None:
-    for archive in sorted(IMAGES.glob("*.tar")):
-        subprocess.run(["ctr", "--namespace=k8s.io", "images", "import", str(archive)], check=True, capture_output=True)
-
-
-@pytest.fixture(scope="session")
-def containerd(images: None) -> Runtime:
+def containerd() -> Runtime:
+    import_images()
     runtime = Runtime()
     runtime.wait_until_ready()
     return runtime

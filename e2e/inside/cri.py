@@ -1,6 +1,8 @@
 """What a kubelet does with containerd, over the same socket: pods, containers, commands in them."""
 
 import json
+import os
+import subprocess
 import uuid
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -12,6 +14,7 @@ from ubproto.runtime.v1 import runtime_pb2 as pb
 from ubproto.runtime.v1 import runtime_pb2_grpc as rpc
 
 SOCKET = "unix:///run/containerd/containerd.sock"
+IMAGES = Path("/usr/lib/ub-e2e/images")
 IMAGE = "localhost/busybox:1"
 CALL_S = 120.0  # an emulated machine is slow; a call that takes longer hangs
 
@@ -188,10 +191,22 @@ class Runtime:
         self.stub.RemovePodSandbox(pb.RemovePodSandboxRequest(pod_sandbox_id=pod.id), timeout=CALL_S)
         self.pods.pop(pod.id, None)
 
+    def forget_pod(self, ident: str) -> None:
+        """Stop and remove a sandbox of which only the id is known, such as one that a reboot killed."""
+        self.stub.StopPodSandbox(pb.StopPodSandboxRequest(pod_sandbox_id=ident), timeout=CALL_S)
+        self.stub.RemovePodSandbox(pb.RemovePodSandboxRequest(pod_sandbox_id=ident), timeout=CALL_S)
+
     def remove_all(self) -> None:
         """Remove all pods at once, as a drain does."""
         with ThreadPoolExecutor(max_workers=8) as workers:
             list(workers.map(self.remove_pod, list(self.pods.values())))
+
+
+def import_images() -> None:
+    """Give containerd the images that were made with the guest; there is no registry."""
+    for archive in sorted(IMAGES.glob("*.tar")):
+        subprocess.run(["ctr", "--namespace=k8s.io", "images", "import", str(archive)], check=True, capture_output=True)
+    os.sync()
 
 
 def _pod_slice(qos_class: str, uid: str) -> str:

@@ -103,7 +103,7 @@ class Belongings:
     links: dict[str, tuple[str, int, bool]]  # name -> MAC, MTU, is up
     eids: dict[str, set[str]]
     addresses: set[str]
-    holders: list[dict[str, Any]]
+    ledger: set[str]
     namespaces: set[str]
 
     @classmethod
@@ -116,6 +116,22 @@ class Belongings:
             },
             eids=_eids(ROOT / "sys/class/ubcore"),
             addresses=reserved_addresses(),
-            holders=attachments(),
+            ledger={path.name for path in (ROOT / "var/lib/ub-node/attachments").glob("*")},
             namespaces={path.name for path in Path("/run/netns").glob("*")},
         )
+
+    def differs_from(self, other: "Belongings") -> list[str]:
+        """Say what is different, item by item; nothing when all is as it was."""
+        found = []
+        for field in ("links", "eids", "addresses", "ledger", "namespaces"):
+            now, was = _items(getattr(self, field)), _items(getattr(other, field))
+            found += [
+                f"{field}: {item}: was {was.get(item, 'absent')}, is {now.get(item, 'absent')}"
+                for item in sorted(now.keys() | was.keys())
+                if now.get(item, "absent") != was.get(item, "absent")
+            ]
+        return found
+
+
+def _items(value: dict[str, Any] | set[str]) -> dict[str, Any]:
+    return value if isinstance(value, dict) else dict.fromkeys(value, "here")

@@ -15,6 +15,7 @@ from e2e.inside.cri import Pod, Runtime
 from e2e.inside.host import Belongings, admit, agent_and_kubelet, attachments, eids_in, simulated_host, ubnode
 from e2e.inside.network import BRIDGE, PORTMAP, install_plugin, links, network_outside, write_conflist
 from e2e.inside.programs import BUNDLE, wait_until
+from ubsim.kubelet import Kubelet
 
 DEVICES = 4
 DEVICE = "urma_1"
@@ -32,6 +33,13 @@ def ub_host() -> Iterator[None]:
     install_plugin("ub-cni", BUNDLE / "ub-cni")
     with simulated_host(DEVICES):
         yield
+
+
+@pytest.fixture(scope="module")
+def kubelet(ub_host: None) -> Iterator[Kubelet]:
+    """The node daemon runs, as on any node, and a kubelet knows its devices."""
+    with agent_and_kubelet(DEVICES) as kubelet:
+        yield kubelet
 
 
 def ub_cni(device: str = DEVICE) -> dict[str, object]:
@@ -53,6 +61,7 @@ def check_reaches(runtime: Runtime, client: Pod, server: Pod) -> None:
 
 
 def test_a_pod_gets_its_device_and_gives_everything_back(runtime: Runtime) -> None:
+    """With no agent on the node: ub-cni does all the work itself."""
     write_conflist(BRIDGE, ub_cni())
     before = Belongings.now()
     pod = runtime.run_pod("with-device")
@@ -61,7 +70,27 @@ def test_a_pod_gets_its_device_and_gives_everything_back(runtime: Runtime) -> No
     assert (holder["device"], holder["container"]) == (DEVICE, pod.id)
     assert pod.ip.startswith("10.88."), "eth0 stays the pod's address"
     runtime.remove_pod(pod)
-    assert Belongings.now() == before
+    assert Belongings.now().differs_from(before) == []
+
+
+def test_the_kubelet_chooses_the_device_and_clients_outside_still_reach_the_pod(
+    runtime: Runtime, kubelet: Kubelet
+) -> None:
+    """The whole of a production node: device plugin, PodResources, agent, one conflist, a host port."""
+    write_conflist(BRIDGE, {"type": "ub-cni"}, PORTMAP)
+    before = Belongings.now()
+    device = admit(kubelet, "web")
+    pod = runtime.run_pod("web", host_ports={8080: 80})
+    (holder,) = attachments()
+    assert (holder["device"], holder["pod"]) == (device, "default/web")
+    assert "ub0" in links(pod.netns)
+    runtime.run_container(pod, "sh", "-c", "echo hello >/tmp/index.html && httpd -f -p 80 -h /tmp")
+    outside = ("ip", "netns", "exec", "outside", "busybox", "wget", "-q", "-O-", "http://192.0.2.1:8080/")
+    with network_outside("outside", node="192.0.2.1/30", client="192.0.2.2/30"):
+        wait_until(lambda: subprocess.run(outside, capture_output=True, check=False).stdout == b"hello\n", "HTTP")
+    runtime.remove_all()
+    kubelet.remove("default/web")
+    assert Belongings.now().differs_from(before) == []
 
 
 def test_a_second_pod_reaches_the_pod_with_the_device(runtime: Runtime) -> None:
@@ -73,7 +102,7 @@ def test_a_second_pod_reaches_the_pod_with_the_device(runtime: Runtime) -> None:
     assert set(links(client.netns)) == {"lo", "eth0"}
     check_reaches(runtime, client, server)
     runtime.remove_all()
-    assert Belongings.now() == before
+    assert Belongings.now().differs_from(before) == []
 
 
 def test_a_device_is_not_given_to_two_pods(runtime: Runtime) -> None:
@@ -84,7 +113,7 @@ def test_a_device_is_not_given_to_two_pods(runtime: Runtime) -> None:
         runtime.run_pod("second")
     check_holds_device(holder)
     runtime.remove_all()
-    assert Belongings.now() == before
+    assert Belongings.now().differs_from(before) == []
 
 
 def test_deleting_twice_and_after_the_namespace_is_gone_is_no_error(runtime: Runtime) -> None:
@@ -94,25 +123,7 @@ def test_deleting_twice_and_after_the_namespace_is_gone_is_no_error(runtime: Run
     runtime.stop_pod(pod)
     runtime.stop_pod(pod)
     runtime.remove_pod(pod)
-    assert Belongings.now() == before
-
-
-def test_the_kubelet_chooses_the_device_and_clients_outside_still_reach_the_pod(runtime: Runtime) -> None:
-    """The whole of a production node: device plugin, PodResources, agent, one conflist, a host port."""
-    write_conflist(BRIDGE, {"type": "ub-cni"}, PORTMAP)
-    before = Belongings.now()
-    with agent_and_kubelet(DEVICES) as kubelet:
-        device = admit(kubelet, "web")
-        pod = runtime.run_pod("web", host_ports={8080: 80})
-        (holder,) = attachments()
-        assert (holder["device"], holder["pod"]) == (device, "default/web")
-        assert "ub0" in links(pod.netns)
-        runtime.run_container(pod, "sh", "-c", "echo hello >/tmp/index.html && httpd -f -p 80 -h /tmp")
-        outside = ("ip", "netns", "exec", "outside", "busybox", "wget", "-q", "-O-", "http://192.0.2.1:8080/")
-        with network_outside("outside", node="192.0.2.1/30", client="192.0.2.2/30"):
-            wait_until(lambda: subprocess.run(outside, capture_output=True, check=False).stdout == b"hello\n", "HTTP")
-        runtime.remove_all()
-    assert Belongings.now() == before
+    assert Belongings.now().differs_from(before) == []
 
 
 def test_the_command_line_names_the_pod_that_holds_a_device(runtime: Runtime) -> None:

@@ -1,13 +1,12 @@
 """Guests for the tests that run here: a pair of them, joined by a wire and by memory that both can load and store."""
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from e2e import image
-from e2e.__main__ import OUTPUT, REPO, parts
+from e2e.__main__ import OUTPUT, parts
 from e2e.machine import Link, Machine, Spec
 from e2e.payload import payload
 
@@ -22,8 +21,7 @@ def guest() -> image.Image:
 
 @pytest.fixture(scope="session")
 def disk() -> Iterator[Path]:
-    bundle = Path(os.environ.get("UB_E2E_BUNDLE", REPO / "dist" / "ub-node"))
-    with payload(*parts(bundle)) as path:
+    with payload(*parts()) as path:
         yield path
 
 
