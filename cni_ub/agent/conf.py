@@ -87,7 +87,7 @@ class ConfGenerator:
             return
         for path in self.update():
             log.info("CNI configuration changed", extra={"path": str(path), "mode": self._settings.mode.value})
-        self._seen = tuple(self._signature())
+        self._seen = seen  # as it was before we read it: what changed meanwhile is seen at the next turn
 
     def _signature(self) -> Iterator[tuple[str, int, int, int]]:
         """Yield what differs when a file changed, in the folder and in those of networks."""

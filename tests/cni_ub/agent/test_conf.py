@@ -158,6 +158,28 @@ def test_running_it_follows_within_a_second_and_says_what_keeps_it(folder: Path)
     assert (folder / OURS).exists()  # pods keep their UB network while the agent is restarted
 
 
+class Raced(ConfGenerator):
+    """The primary changes right after the first update has read it."""
+
+    is_first = True
+
+    def update(self) -> list[Path]:
+        changed = super().update()
+        if self.is_first:
+            self.is_first = False
+            (self.folder / "10-calico.conflist").write_text(json.dumps({**CALICO, "plugins": [BRIDGE]}))
+        return changed
+
+
+def test_a_change_during_an_update_is_not_missed(folder: Path) -> None:
+    made = Raced(ConfSettings(ConfMode.CONFLIST), Roots(folder.parents[2]))
+    made.start()
+    try:
+        _until(lambda: (folder / OURS).exists() and plugins(folder / OURS) == ["bridge", "ub-cni"])
+    finally:
+        made.stop()
+
+
 def _until(true: Callable[[], bool], timeout_s: float = 5) -> None:
     deadline = time.monotonic() + timeout_s
     while not true():
