@@ -2,6 +2,7 @@
 
 import argparse
 import fcntl
+import gc
 import logging
 import os
 import signal
@@ -23,6 +24,7 @@ from ubhost.roots import Roots
 from ubhost.version import version
 
 SWITCH_S = 0.0005  # between threads, so that the loop does not keep a handler waiting (Python's default is 5 ms)
+GC_THRESHOLDS = 200_000, 50, 50  # what we keep has no cycles, and a look through all of it takes tens of milliseconds
 MAX_SOCKET_PATH = 107  # bytes, of sockaddr_un
 _log = logging.getLogger("nri_qos")
 
@@ -97,6 +99,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"nri-qos: {error}", file=sys.stderr)
         return 2
     sys.setswitchinterval(SWITCH_S)
+    gc.freeze()  # what is imported stays
+    gc.set_threshold(*GC_THRESHOLDS)
     stderr = PatientStderr()
     log.set_up(settings.log_level, cast("TextIO", stderr))
     try:

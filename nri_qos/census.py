@@ -3,11 +3,11 @@
 Made once and used until the model changes.
 """
 
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
 
 from nri_qos import paths
-from nri_qos.model import Machine, QosClass
+from nri_qos.model import Container, Decision, Machine, QosClass, State
 from nri_qos.pools import Node
 from nri_qos.world import Member, Sandbox
 
@@ -63,6 +63,42 @@ class Census:
         """Return the folders whose counters matter: managed pods, and containers with CPUs of their own."""
         managed = [house for house in self.households if house.qos.is_managed and house.folder is not None]
         return [folder for house in managed for folder in (house.folder, *house.pinned) if folder is not None]
+
+
+def with_strangers(
+    census: Census, sandboxes: Mapping[str, Sandbox], children: Callable[[str], list[str]]
+) -> tuple[Census, int]:
+    """Return the census with containers that nobody announced, found by their cgroups in pods that we manage.
+
+    A container that was created while we registered can be missing from what the runtime told. It is of the class of
+    its pod. Also returns how many there are. ``children`` lists the cgroups in a folder.
+    """
+    known = {house.sandbox.pod.id: house for house in census.households}
+    households = list(census.households)
+    count = 0
+    for sandbox in sandboxes.values():
+        folder = paths.of_pod(sandbox.pod.cgroup_parent)
+        if folder is None or sandbox.is_stopped or not sandbox.classified.qos.is_managed:
+            continue
+        house = known.get(sandbox.pod.id)
+        ids = {sandbox.pod.id, *(tenant.member.container.id for tenant in (house.tenants if house else ()))}
+        strangers = tuple(
+            _stranger(sandbox, child)
+            for child in children(folder)
+            if not any(id_ in child.rpartition("/")[2] for id_ in ids)
+        )
+        if strangers:
+            count += len(strangers)
+            made = _household(sandbox, (*(house.tenants if house else ()), *strangers), census.node.machine)
+            households = [made if each is house else each for each in households] if house else [*households, made]
+    return replace(census, households=tuple(households)), count
+
+
+def _stranger(sandbox: Sandbox, folder: str) -> Tenant:
+    name = folder.rpartition("/")[2]
+    container = Container(name, sandbox.pod.id, name, State.RUNNING)
+    reasons = (sandbox.classified.reason, "found by its cgroup")
+    return Tenant(Member(container, Decision(sandbox.classified.qos, reasons), is_adopted=True), folder)
 
 
 def take(

@@ -38,7 +38,7 @@ def read(read_file: Read, cgroup: str, now: float, *, with_pressure: bool = True
     Raises:
         Gone: the cgroup is not there.
     """
-    stat = _fields(_text(read_file, cgroup, "cpu.stat"))
+    stat = fields(_text(read_file, cgroup, "cpu.stat"))
     return Counters(
         now,
         stat.get("usage_usec"),
@@ -76,13 +76,14 @@ def _text(read_file: Read, cgroup: str, file: str) -> str:
         return ""
 
 
-def _fields(text: str) -> dict[str, int]:
-    fields = {}
+def fields(text: str) -> dict[str, int]:
+    """Return the numbers of a file with lines such as ``usage_usec 123``."""
+    found = {}
     for line in text.splitlines():
         key, _, value = line.partition(" ")
         if value.isdigit():
-            fields[key] = int(value)
-    return fields
+            found[key] = int(value)
+    return found
 
 
 def _waited(text: str) -> int | None:

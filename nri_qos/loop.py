@@ -35,6 +35,7 @@ QUIET = 0.01  # CPUs: a pod that uses less is quiet
 FEW = 128  # cgroups that are all read in every period
 QUIET_ROUNDS = 8  # periods between two readings of a quiet pod
 GATHER_S = 0.05  # events come in swarms
+REST = 5  # times as long as a turn took, before the next one that an event asks for
 _log = logging.getLogger(__name__)
 
 
@@ -77,6 +78,9 @@ class Loop(threading.Thread):
         self._touched: set[str] = set()  # containers to look at
         self._queue: list[Place] = []  # what is still to be looked at in this round
         self._period = 0
+        self._counted = 0  # the period of the census
+        self._listed: dict[str, tuple[int, list[str]]] = {}  # folder of a pod -> (period, cgroups in it)
+        self._strangers = 0
         self._memory = memory.State()
         self._homebound: frozenset[str] = frozenset()
         self._wake = threading.Event()
@@ -102,7 +106,7 @@ class Loop(threading.Thread):
                 due = max(due + self._world.config.period, now)
             self._turn_safely(now, is_due)
             if self._wake.wait(max(due - time.monotonic(), 0.0)) and not self._is_ending:
-                time.sleep(GATHER_S)
+                time.sleep(max(GATHER_S, REST * self.seen.took))
             self._wake.clear()
 
     def turn(self, now: float, *, is_due: bool = True) -> None:
@@ -135,7 +139,8 @@ class Loop(threading.Thread):
         with self._world.locked(to_change=False) as world:
             self._touched |= world.touched
             world.touched.clear()
-            if self._census is not None and world.version == self._version:
+            is_stale = self._period >= self._counted + ROUNDS
+            if self._census is not None and world.version == self._version and not is_stale:
                 return self._census
             node, sandboxes, members = world.node(), dict(world.sandboxes), list(world.members.values())
             is_static, self._version = world.kubelet_is_static, world.version
@@ -143,9 +148,27 @@ class Loop(threading.Thread):
         if placements != self._saved:
             self._saved = placements
             self._save(placements)
-        self._census = census.take(sandboxes, members, node, kubelet_is_static=is_static)
+        self._counted = self._period
+        people = census.take(sandboxes, members, node, kubelet_is_static=is_static)
+        self._census, strangers = census.with_strangers(people, sandboxes, self._children)
+        self._note_strangers(strangers)
         self._folders = self._census.measured()
+        measured = set(self._folders)
+        self._listed = {folder: listed for folder, listed in self._listed.items() if folder in measured}
         return self._census
+
+    def _children(self, folder: str) -> list[str]:
+        """Return the cgroups in a pod's folder, as they were at most thirty periods ago."""
+        known = self._listed.get(folder)
+        if known is None or self._period >= known[0] + ROUNDS or len(self._folders) <= FEW:
+            known = self._listed[folder] = self._period, self._files.children(folder)
+        return known[1]
+
+    def _note_strangers(self, count: int) -> None:
+        if count > self._strangers:
+            self._world.counts["unknown_containers",] += count - self._strangers
+            _log.warning("containers run that the runtime did not announce", extra={"count": count})
+        self._strangers = count
 
     def _turn_safely(self, now: float, is_due: bool) -> None:
         try:

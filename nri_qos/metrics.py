@@ -56,6 +56,12 @@ class Exposition:
         yield _labelled("capability", "1 if this kernel has a cgroup file", ("file",), _pairs(state["capabilities"]))
         yield _labelled("cgroup_mode", "1 for the hierarchy of this node", ("mode",), [((state["cgroup_mode"],), 1.0)])
         yield _labelled("remote_bytes", "Borrowed memory of a pod", ("namespace", "pod"), self._report.remote_bytes())
+        kills = CounterMetricFamily(
+            PREFIX + "oom_kills", "Processes killed for want of memory", labels=("namespace", "pod", "class")
+        )
+        for labels, value in self._report.oom_kills():
+            kills.add_metric(labels, value)
+        yield kills
         yield from self._counters()
         yield from self._histograms()
 

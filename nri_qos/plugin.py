@@ -7,6 +7,7 @@ Source: reference/nri.md sections 1.4 to 1.10.
 """
 
 import logging
+import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -27,6 +28,7 @@ from ubhost.errors import Exhausted, UbError, code_for
 
 SERVICE = "nri.pkg.api.v1alpha1.Plugin"
 VERSION = "v0.12.1"  # of NRI, as we speak it
+SAFE_CONTAINERD = (1, 7, 16)  # containerd issue 10085
 LONGEST_WAIT_S = 0.5  # for the model; less than any runtime's patience
 _log = logging.getLogger(__name__)
 
@@ -124,6 +126,11 @@ class Plugin:
         request = nri_pb2.ConfigureRequest.FromString(payload)
         self.phase.runtime = f"{request.runtime_name} {request.runtime_version}"
         self._configure_from(request.config)
+        if request.runtime_name == "containerd" and not _is_at_least(request.runtime_version, *SAFE_CONTAINERD):
+            _log.warning(
+                "this containerd can hang when a plugin registers while a container starts: 1.7.16 has the fix",
+                extra={"runtime": self.phase.runtime},
+            )
         answer = nri_pb2.ConfigureResponse(events=events(request.NRI_version))
         self.phase.is_configured = True
         _log.info(
@@ -258,11 +265,10 @@ def events(nri_version: str) -> int:
     return sum(1 << event - 1 for event in wanted)
 
 
-def _is_at_least(version: str, major: int, minor: int) -> bool:
-    parts = version.removeprefix("v").split(".")
-    if len(parts) < 2 or not (parts[0].isdigit() and parts[1].isdigit()):
-        return False
-    return (int(parts[0]), int(parts[1])) >= (major, minor)
+def _is_at_least(version: str, *wanted: int) -> bool:
+    """Whether ``v1.7.24~ds1`` or the like is ``wanted`` or later; what is no version is not."""
+    found = re.match(r"v?(\d+)\.(\d+)(?:\.(\d+))?", version)
+    return found is not None and tuple(int(part or 0) for part in found.groups()) >= wanted
 
 
 def _pod_event(event: int) -> Handler:

@@ -81,6 +81,25 @@ class Report:
                 found.append(((house.sandbox.pod.namespace, house.sandbox.pod.name), float(remote)))
         return found
 
+    def oom_kills(self) -> list[tuple[tuple[str, ...], float]]:
+        """Return ((namespace, pod, class), processes killed) of the pods that had any.
+
+        ``oom_kill`` counts those that a full NUMA node cost as well, which ``oom`` and ``max`` do not.
+        """
+        census = self._census()
+        found: list[tuple[tuple[str, ...], float]] = []
+        for house in census[1] if census else ():
+            pod, kills = house.sandbox.pod, self._field(house.folder, "memory.events", "oom_kill")
+            if kills:
+                found.append(((pod.namespace, pod.name, house.qos.value), float(kills)))
+        return found
+
+    def _field(self, folder: str | None, file: str, name: str) -> int:
+        try:
+            return counters.fields(self.files.read(folder, file)).get(name, 0) if folder is not None else 0
+        except (OSError, Gone):
+            return 0
+
     def pods(self) -> list[dict[str, Any]]:
         """Return a row for each pod that runs, with its containers."""
         census = self._census()

@@ -79,12 +79,17 @@ def _loosens(setting: Setting, now: str) -> bool:
     if setting.value is None:
         return True
     try:
-        return _amount(setting.file, setting.value) >= _amount(setting.file, now)
+        return amount(setting.file, setting.value) >= amount(setting.file, now)
     except (ValueError, InvalidRequest):
         return True
 
 
-def _amount(file: str, text: str) -> float:
+def amount(file: str, text: str) -> float:
+    """Return how much a value allows, to compare two of the same file; infinity for "max" and an empty set.
+
+    Raises:
+        ValueError, InvalidRequest: it is no value of that file.
+    """
     if file.startswith("cpuset."):
         return float(len(cpulist.parse(text))) or float("inf")
     words = text.split()

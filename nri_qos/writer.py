@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from nri_qos.files import Gone, Hierarchy
 from nri_qos.journal import Journal
-from nri_qos.settings import Place, Setting, in_order, is_same
+from nri_qos.settings import Place, Setting, amount, in_order, is_same
 
 LONGEST_RETREAT = 300  # periods
 _log = logging.getLogger(__name__)
@@ -158,6 +158,8 @@ class Writer:
             self._alarm(change, text)
         if text != change.value:
             self._journal.confirm(change.place, text)
+        if change.file in ("memory.min", "memory.low"):
+            self._check_ancestors(change)
         if change.file not in ("cpuset.cpus", "cpuset.mems") or not value:
             return
         try:
@@ -166,6 +168,20 @@ class Writer:
             return
         if effective and not is_same(change.file, value, effective):
             self._alarm(change, effective)
+
+    def _check_ancestors(self, change: Setting) -> None:
+        """Alarm if a cgroup above protects less memory: what is below it is then protected no more than that."""
+        wanted = amount(change.file, change.value or "0")
+        above = change.cgroup.rpartition("/")[0]
+        while above:
+            try:
+                text = self._files.read(above, change.file)
+            except (Gone, OSError):
+                return
+            if amount(change.file, text) < wanted:
+                self._alarm(change, f"{text} in {above}")
+                return
+            above = above.rpartition("/")[0]
 
     def _alarm(self, setting: Setting, text: str) -> None:
         self.counts["ineffective", setting.file] += 1

@@ -168,6 +168,7 @@ class Runtime:
     """
 
     def __init__(self, path: Path, *, nri_version: str = "v0.12.1", timeout_s: float = 2.0) -> None:
+        self.name, self.version = "ubsim", "v2.0.0"
         self.pods: dict[str, nri_pb2.PodSandbox] = {}
         self.containers: dict[str, nri_pb2.Container] = {}
         self._path = path
@@ -238,7 +239,7 @@ class Runtime:
         assert (call.service, call.method) == ("nri.pkg.api.v1alpha1.Runtime", "RegisterPlugin"), call
         register = nri_pb2.RegisterPluginRequest.FromString(call.payload)
         peer.name, peer.index = register.plugin_name, register.plugin_idx
-        configure = nri_pb2.ConfigureRequest(config=config, runtime_name="ubsim", runtime_version="v2.0.0")
+        configure = nri_pb2.ConfigureRequest(config=config, runtime_name=self.name, runtime_version=self.version)
         if self._nri_version:
             configure.NRI_version = self._nri_version
             configure.registration_timeout, configure.request_timeout = 5000, int(self._timeout_s * 1000)

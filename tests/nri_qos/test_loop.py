@@ -199,6 +199,36 @@ def test_a_container_that_ran_before_the_plugin_is_taken_into_account(
     assert tree.everything() == before
 
 
+def test_a_container_that_nobody_announced_is_found_by_its_cgroup(runtime: Runtime, plugin: Plugin, tree: Tree) -> None:
+    """(B3) It was created between the snapshot for Synchronize and the start of events."""
+    made = pod("batch", "BE")
+    tree.pod(made)
+    runtime.pods[made.id] = made
+    hidden = container(made, "hidden")
+    folder = tree.container(hidden)
+    sandbox = f"{folder.rpartition('/')[0]}/cri-containerd-{made.id}.scope"
+    tree.add(sandbox)
+    plugin.start(config=PERIOD)
+    runtime.register()
+    until(lambda: tree.read(folder, "cpu.weight") == "1" and tree.read(folder, "cpuset.mems") == "0-2")
+    assert tree.read(sandbox, "cpu.weight") == "100"
+    plugin.wait_for("containers run that the runtime did not announce")
+    stop = nri_pb2.ContainerRequest(pod=made, container=hidden)
+    runtime.peer.call("StopContainer", stop, nri_pb2.Empty)
+
+
+def test_online_weights_are_left_as_the_runtime_made_them(runtime: Runtime, plugin: Plugin, tree: Tree) -> None:
+    """(D1) Runtimes make 39 or 100 of 1024 shares; neither is ours to judge."""
+    plugin.start(config=PERIOD)
+    runtime.register()
+    for name, weight in (("old", "39"), ("new", "100")):
+        folder, inner = start_pod(runtime, tree, name, "LS", 1)
+        tree.write(inner, "cpu.weight", weight)
+        tree.write(folder, "cpu.weight", weight)
+    time.sleep(0.5)
+    assert {text for path, text in tree.everything().items() if path.endswith("cpu.weight")} == {"39", "100"}
+
+
 def squeeze_all(runtime: Runtime, tree: Tree, load: Load) -> dict[str, str]:
     """Run pods that were there before the plugin, under load; return what their files said before."""
     for name, qos in (("web", "LS"), ("batch", "BE"), ("plain", None)):

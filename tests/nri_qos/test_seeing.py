@@ -36,6 +36,7 @@ def running(runtime: Runtime, plugin: Plugin, tree: Tree, root: Path) -> int:
         made = pod(name, qos, guaranteed=qos == "HLS")
         folder = tree.pod(made)
         tree.write(folder, "memory.numa_stat", "anon N0=1048576 N2=2097152\nfile N0=0 N2=1048576\nshmem N0=0 N2=5")
+        tree.write(folder, "memory.events", f"low 0\nmax 0\noom 0\noom_kill {int(name == 'db')}")
         runtime.run_pod(made)
         asked = container(made, cpus=2)
         tree.container(asked, runtime.create(asked))
@@ -72,6 +73,7 @@ def test_metrics_tell_decisions_quota_session_and_capabilities(running: int, run
         'ub_qos_cgroup_mode{mode="v2"} 1.0',
         'ub_qos_capability{file="cpu.max"} 1.0',
         'ub_qos_remote_bytes{namespace="shop",pod="batch"} 3.145728e+06',
+        'ub_qos_oom_kills_total{class="HLS",namespace="shop",pod="db"} 1.0',
         'ub_qos_handler_seconds_count{method="CreateContainer"} 3.0',
     ):
         assert line in text.splitlines()

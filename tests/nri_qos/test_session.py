@@ -69,6 +69,18 @@ def test_an_unknown_call_is_unimplemented_and_the_session_stays(runtime: Runtime
     runtime.run_pod(pod("web"))
 
 
+@pytest.mark.parametrize(("version", "is_warned"), [("v1.7.15", True), ("1.7.24~ds1", False), ("v2.0.0", False)])
+def test_a_containerd_that_can_hang_at_registration_is_warned_about(
+    version: str, is_warned: bool, runtime: Runtime, plugin: Plugin
+) -> None:
+    """(A22)"""
+    runtime.name, runtime.version = "containerd", version
+    plugin.start()
+    runtime.register()
+    plugin.wait_for("synchronized with the runtime")
+    assert ("1.7.16 has the fix" in plugin.log.read_text()) == is_warned
+
+
 def test_a_restarted_runtime_is_found_again(runtime: Runtime, plugin: Plugin) -> None:
     """(A7, B5)"""
     plugin.start()

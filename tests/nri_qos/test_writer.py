@@ -154,6 +154,15 @@ def test_an_effective_set_that_differs_is_an_alarm(
     assert "did not become what was written" in caplog.text
 
 
+def test_protection_that_a_parent_does_not_share_is_an_alarm(tree: Tree, writer: Writer) -> None:
+    """(D10)"""
+    writer.apply([Setting(POD, "memory.min", "4096")])
+    assert writer.counts["ineffective", "memory.min"] == 1
+    tree.write("kubepods", "memory.low", "max")
+    writer.apply([Setting(POD, "memory.low", "4096")])
+    assert not writer.counts["ineffective", "memory.low"]
+
+
 def test_a_file_that_cannot_be_read_is_complained_about_once(
     tree: Tree, writer: Writer, caplog: pytest.LogCaptureFixture
 ) -> None:
