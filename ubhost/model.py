@@ -175,6 +175,7 @@ class UrmaDevice:
 
     ``eids[i]`` is the EID in slot ``i``; a zero EID is kept, because slots are addressed by index.
     ``limits`` holds the plain integer attributes (``max_jetty`` …) under the kernel's names.
+    ``fault`` says which attribute makes no sense; then no more than name, guid and entity is known.
     """
 
     name: str
@@ -196,6 +197,7 @@ class UrmaDevice:
     device: int | None = None
     entity: str | None = None  # number of the UbEntity it sits on
     limits: Mapping[str, int] = field(default_factory=dict)
+    fault: str | None = None
 
     @property
     def is_bonding(self) -> bool:
@@ -250,7 +252,10 @@ class DirectLink:
 
 @dataclass(frozen=True, slots=True)
 class UbEntity:
-    """One entry of ``/sys/bus/ub/devices``. Entities are called by their number, 5 hex digits."""
+    """One entry of ``/sys/bus/ub/devices``. Entities are called by their number, 5 hex digits.
+
+    ``fault`` says which attribute makes no sense; then nothing but the number is known.
+    """
 
     number: str
     class_code: int | None = None
@@ -280,6 +285,7 @@ class UbEntity:
     mues: tuple[str, ...] = ()  # entity 0 only: managing entities below it
     ues: tuple[str, ...] = ()  # managing entities only: entities below it
     slots: Mapping[int, str] = field(default_factory=dict)  # hot-plug slots and their power state
+    fault: str | None = None
 
     @property
     def peers(self) -> tuple[DirectLink, ...]:

@@ -16,7 +16,7 @@ from ubhost.doctor.compatibility import TABLE, parse
 from ubhost.doctor.facts import ConfigFile, Facts, Node
 from ubhost.doctor.findings import Finding, Verdict
 from ubhost.doctor.look import look
-from ubhost.model import UbHost
+from ubhost.model import UbHost, UrmaDevice
 from ubhost.provider import Device, Kind, Sharing
 from ubhost.roots import Roots
 from ubhost.topology import Topology
@@ -90,6 +90,19 @@ def with_containerd(content: Mapping[str, Any]) -> Facts:
             "health",
             "warning",
             "urma_1",
+        ),
+        (
+            replace(
+                HEALTHY,
+                found=replace(
+                    FOUND,
+                    host=UbHost(True, devices=(UrmaDevice("udma2", fault="udma2/guid: 'x' makes no sense"),)),
+                    devices=(Device("urma_1", ("udma2",), is_healthy=False),),
+                ),
+            ),
+            "health",
+            "warning",
+            "udma2/guid: 'x' makes no sense",
         ),
         (replace(HEALTHY, device_nodes=(Node("/dev/ummu"),)), "device-nodes", "problem", "/dev/ummu"),
         (replace(HEALTHY, ubse=Node("/run/ubse/ubse.sock")), "ubse", "warning", "systemctl start ubse"),

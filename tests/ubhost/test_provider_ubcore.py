@@ -268,6 +268,16 @@ def test_a_device_plugged_in_the_place_of_another_is_not_taken_for_it(
     assert provider.device("urma_1").members == ()
 
 
+def test_a_device_that_cannot_be_read_is_ill_and_the_others_are_not(provider: UbcoreProvider, roots: Roots) -> None:
+    (roots.sys / "class/ubcore/udma2/eids/eid0").write_text("nonsense\n")
+    assert {device.id: device.is_healthy for device in provider.devices()} == {
+        "bonding_dev_1": True,
+        "udma2": False,
+        "udma3": True,
+    }
+    assert not provider.device("udma2").is_healthy
+
+
 def test_an_absent_device_cannot_be_exposed(provider: UbcoreProvider, netns: int) -> None:
     with pytest.raises(NotFound, match="no URMA device 'udma9'"):
         provider.expose("udma9", netns)

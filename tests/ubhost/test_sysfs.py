@@ -1,5 +1,6 @@
 """A host read from a tree whose formats are written by hand from reference/ub.md sections 1.2, 4 and 6.1."""
 
+import re
 import shutil
 from pathlib import Path
 
@@ -240,12 +241,6 @@ def test_a_device_without_netdev_has_an_empty_attribute(roots: Roots) -> None:
 @pytest.mark.parametrize(
     ("path", "content", "complaint"),
     [
-        ("class/ubcore/udma2/port0/state", "9", r"udma2/port0/state: '9' makes no sense"),
-        ("class/ubcore/udma2/eids/eid1", "zero", r"udma2/eids/eid1: 'zero' makes no sense"),
-        ("class/ubcore/udma2/reserved_jetty_id", "31", r"reserved_jetty_id: '31' makes no sense: expected min-max"),
-        ("bus/ub/devices/00001/direct_link", "0x1 -> 0x2", r"00001/direct_link: '0x1 -> 0x2' is not a direct link"),
-        ("bus/ub/devices/00002/numa", "5000", r"00002/numa: 5000 is not a NUMA node"),
-        ("bus/ub/devices/00001/ue_list", "x", r"00001/ue_list: expected a UB entity number"),
         ("bus/ub/instance", "guid:1", r"bus/ub: instance 'guid:1' makes no sense"),
         ("devices/system/node/node0/cpulist", "3-1", r"node0/cpulist: '3-1' is not a range of CPUs"),
         ("devices/system/node/node0/cpulist", "0-99999", r"node0/cpulist: '0-99999' is not a range of CPUs below 8192"),
@@ -257,6 +252,36 @@ def test_what_makes_no_sense_is_named_by_its_path(roots: Roots, path: str, conte
     (roots.sys / path).write_text(f"{content}\n")
     with pytest.raises(Unreadable, match=complaint):
         read_host(roots)
+
+
+@pytest.mark.parametrize(
+    ("path", "content", "complaint"),
+    [
+        ("class/ubcore/udma2/port0/state", "9", r"udma2/port0/state: '9' makes no sense"),
+        ("class/ubcore/udma2/eids/eid1", "zero", r"udma2/eids/eid1: 'zero' makes no sense"),
+        ("class/ubcore/udma2/reserved_jetty_id", "31", r"reserved_jetty_id: '31' makes no sense: expected min-max"),
+        ("bus/ub/devices/00001/direct_link", "0x1 -> 0x2", r"00001/direct_link: '0x1 -> 0x2' is not a direct link"),
+        ("bus/ub/devices/00002/numa", "5000", r"00002/numa: 5000 is not a NUMA node"),
+        ("bus/ub/devices/00001/ue_list", "x", r"00001/ue_list: expected a UB entity number"),
+    ],
+)
+def test_one_that_makes_no_sense_says_so_and_does_not_hide_the_others(
+    roots: Roots, path: str, content: str, complaint: str
+) -> None:
+    def all_of_them() -> dict[str, str | None]:
+        host = read_host(roots)
+        faults = {device.name: device.fault for device in host.devices}
+        return faults | {entity.number: entity.fault for entity in host.entities}
+
+    sound = all_of_them()
+    (roots.sys / path).write_text(f"{content}\n")
+    broken = all_of_them()
+    name = path.split("/")[2 if path.startswith("class") else 3]
+    fault = broken[name]
+    assert fault is not None
+    assert re.search(complaint, fault)
+    assert set(sound.values()) == {None}
+    assert broken == {**sound, name: fault}
 
 
 @pytest.mark.parametrize("path", ["class/ubcore/-rf", "class/ubcore/a b", "bus/ub/devices/1"])

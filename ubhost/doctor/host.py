@@ -111,7 +111,7 @@ def _devices(facts: Facts, found: Discovery) -> Iterator[Finding]:
         yield warning(
             "health",
             f"{len(ill)} of {len(found.devices)} devices are not healthy: {' '.join(ill[:8])}",
-            "all ports of their entities are down, a member is missing, or UBSE says so",
+            "; ".join(_faults(found)) or "all ports of their entities are down, a member is missing, or UBSE says so",
             "see `ubnode show topology` for the ports, and the cables or the fabric manager behind them",
         )
     else:
@@ -126,6 +126,11 @@ def _devices(facts: Facts, found: Discovery) -> Iterator[Finding]:
         )
     elif facts.device_nodes:
         yield ok("device-nodes", f"{len(facts.device_nodes)} device nodes are in place")
+
+
+def _faults(found: Discovery) -> list[str]:
+    """What kernel devices have that makes no sense."""
+    return [device.fault for device in found.host.devices if device.fault][:4]
 
 
 def _ubse(facts: Facts, found: Discovery) -> Iterator[Finding]:

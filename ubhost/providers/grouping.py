@@ -128,14 +128,17 @@ def _device(device_id: str, members: tuple[str, ...], found: Found, *, is_health
         ),
         netdev=next((device.net_dev for device in present if device.net_dev), None),
         numa=next((numa for entity in entities if (numa := found.numa.get(entity)) is not None), None),
-        is_healthy=is_healthy and len(present) == len(members) and not _is_down(present),
+        is_healthy=is_healthy and len(present) == len(members) and not _is_ill(present),
         nodes=(*(f"uburma/{name}" for name in members), COMMON_NODE),
         address=entities[0] if entities else None,
     )
 
 
-def _is_down(devices: Iterable[UrmaDevice]) -> bool:
-    """Whether the ports tell their state, and none of them is up."""
+def _is_ill(devices: Iterable[UrmaDevice]) -> bool:
+    """Whether one cannot be read, or the ports tell their state and none of them is up."""
+    devices = tuple(devices)
+    if any(device.fault for device in devices):
+        return True
     states = [port.state for device in devices for port in device.ports if port.state is not None]
     return bool(states) and not any(state in _UP for state in states)
 

@@ -18,7 +18,7 @@ from ubhost.provider import Bandwidth, Device, EidSlot, Kind, Sharing
 from ubhost.providers.allocations import Allocations
 from ubhost.providers.grouping import Found, Membership, alone, called, managed
 from ubhost.roots import Roots
-from ubhost.sysfs.attributes import Folder
+from ubhost.sysfs.attributes import Folder, Unreadable
 from ubhost.sysfs.entities import read_entity_numa
 from ubhost.sysfs.urma import NAME, device_names, read_brief, read_eids, read_identities
 from ubhost.ubcore.client import Refused, Ubcore
@@ -260,7 +260,13 @@ class UbcoreProvider:
 
     def _numa(self, devices: tuple[UrmaDevice, ...]) -> Mapping[str, int | None]:
         numbers = {device.entity for device in devices if device.entity is not None}
-        return {number: read_entity_numa(self._bus / number) for number in numbers}
+        return {number: self._numa_of(number) for number in numbers}
+
+    def _numa_of(self, entity: str) -> int | None:
+        try:
+            return read_entity_numa(self._bus / entity)
+        except Unreadable:  # the entity is told of with its fault; the device can be used all the same
+            return None
 
 
 def _table(device: Folder) -> Mapping[int, Eid]:

@@ -40,16 +40,23 @@ def _instance(line: str) -> BusInstance:
 
 
 def read_entities(folder: Folder) -> tuple[UbEntity, ...]:
-    """Return every entity below ``devices``, by number.
+    """Return every entity below ``devices``, by number; one with an attribute that makes no sense has a ``fault``.
 
     Raises:
-        Unreadable: a name is not 5 hex digits, or an attribute makes no sense.
+        Unreadable: a name is not 5 hex digits.
     """
     names = (folder / "devices").names()
     for name in names:
         if not NUMBER.fullmatch(name):
             raise Unreadable(f"{folder.path}/devices/{name}: not an entity number of 5 hex digits")
-    return tuple(_entity(name, folder / "devices" / name) for name in names)
+    return tuple(_readable(name, folder / "devices" / name) for name in names)
+
+
+def _readable(number: str, folder: Folder) -> UbEntity:
+    try:
+        return _entity(number, folder)
+    except Unreadable as error:
+        return UbEntity(number, fault=str(error))
 
 
 def _entity(number: str, folder: Folder) -> UbEntity:

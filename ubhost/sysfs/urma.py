@@ -4,7 +4,8 @@ Source: reference/ub.md section 1.2 (kernel drivers/ub/urma/ubcore/ubcore_cdev_f
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 
 from ubhost.model import Eid, Mtu, PortState, Priority, Speed, TransMode, Transport, UrmaDevice, UrmaPort, Width
 from ubhost.sysfs.attributes import Folder, Unreadable
@@ -30,47 +31,42 @@ LIMITS = (
 def read_devices(folder: Folder) -> tuple[UrmaDevice, ...]:
     """Return every device of the class folder, by name.
 
+    A device with an attribute that makes no sense has a ``fault``: it must not hide the others.
+
     Raises:
-        Unreadable: a name or an attribute makes no sense.
+        Unreadable: a name makes no sense.
     """
-    return tuple(_device(name, folder) for name in device_names(folder))
+    return tuple(_readable(name, folder, _device) for name in device_names(folder))
 
 
 def read_identities(folder: Folder) -> tuple[UrmaDevice, ...]:
     """Return every device with no more than what tells which one it is: guid (or first EID) and entity.
 
     Raises:
-        Unreadable: a name or an attribute makes no sense.
+        Unreadable: a name makes no sense.
     """
-    found = []
-    for name in device_names(folder):
-        guid = (folder / name).eid("guid") or (folder / name / "eids").eid("eid0")
-        found.append(UrmaDevice(name, guid=guid, entity=_entity(name, folder)))
-    return tuple(found)
+    return tuple(_readable(name, folder, _identity) for name in device_names(folder))
 
 
 def read_brief(folder: Folder, names: Iterable[str] | None = None) -> tuple[UrmaDevice, ...]:
     """Return devices (all, or those named) with EIDs, port states, netdev and entity: a tenth of the reads.
 
     Raises:
-        Unreadable: a name or an attribute makes no sense.
+        Unreadable: a name makes no sense.
     """
     there = device_names(folder)
     wanted = there if names is None else [name for name in names if name in there]
-    return tuple(
-        UrmaDevice(
-            name=name,
-            net_dev=(folder / name).text("net_dev"),
-            guid=(folder / name).eid("guid"),
-            eids=read_eids(folder / name),
-            ports=tuple(
-                UrmaPort(index, state=port.enum("state", PortState))
-                for index, port in (folder / name).numbered("port", MAX_PORTS)
-            ),
-            entity=_entity(name, folder),
-        )
-        for name in wanted
-    )
+    return tuple(_readable(name, folder, _brief) for name in wanted)
+
+
+def _readable(name: str, folder: Folder, read: Callable[[str, Folder], UrmaDevice]) -> UrmaDevice:
+    try:
+        return read(name, folder)
+    except Unreadable as error:
+        guid = None
+        with suppress(Unreadable):
+            guid = (folder / name).eid("guid")  # it tells to which bonding device this one belongs
+        return UrmaDevice(name, guid=guid, entity=_entity(name, folder), fault=str(error))
 
 
 def device_names(folder: Folder) -> tuple[str, ...]:
@@ -94,6 +90,25 @@ def read_eids(device: Folder) -> tuple[Eid, ...]:
         table += [Eid(0)] * (slot - len(table))
         table.append(folder.eid(name) or Eid(0))
     return tuple(table)
+
+
+def _identity(name: str, parent: Folder) -> UrmaDevice:
+    guid = (parent / name).eid("guid") or next(iter(read_eids(parent / name)), None)
+    return UrmaDevice(name, guid=guid, entity=_entity(name, parent))
+
+
+def _brief(name: str, parent: Folder) -> UrmaDevice:
+    folder = parent / name
+    return UrmaDevice(
+        name=name,
+        net_dev=folder.text("net_dev"),
+        guid=folder.eid("guid"),
+        eids=read_eids(folder),
+        ports=tuple(
+            UrmaPort(index, state=port.enum("state", PortState)) for index, port in folder.numbered("port", MAX_PORTS)
+        ),
+        entity=_entity(name, parent),
+    )
 
 
 def _device(name: str, parent: Folder) -> UrmaDevice:
