@@ -47,6 +47,15 @@ test-chart:     ## the Helm chart, against the Kubernetes API (needs Go for its 
 release:        ## dist/ub-node-VERSION-linux-ARCH.tar.gz, its checksums and SBOM
 	@packaging/setup build && $(PY) packaging/release.py
 
+bench-cni:      ## what attaching costs, against Debian's host-device and bridge (as root)
+	@packaging/setup demo && packaging/setup build && $(PY) packaging/build.py && $(PY) -m bench.cni
+
+bench-nri:      ## how long nri-qos keeps a runtime waiting, against a plugin that does nothing, and what its loop costs
+	@packaging/setup test && packaging/setup build && $(PY) packaging/build.py && $(PY) -m bench.nri
+
+bench-qos:      ## online latency beside offline work, with and without nri-qos, in the guest
+	@packaging/setup e2e && packaging/setup build && $(PY) packaging/build.py && $(PY) -m bench.qos
+
 bench-startup:  ## how fast ub-cni starts, against bare Python and Debian's bridge
 	@packaging/setup demo && packaging/setup build && $(PY) packaging/build.py && $(PY) -m bench.startup
 
@@ -56,4 +65,4 @@ bench-agent:    ## what ub-agent costs at rest, against its budget
 e2e:            ## the built executables on a real node: QEMU, containerd, three NUMA nodes
 	@packaging/setup e2e && $(PY) -m e2e
 
-.PHONY: consistency conformance help setup demo test test-kernel test-binary test-chart release bench-startup bench-agent lint fmt type proto build e2e
+.PHONY: bench-nri bench-qos consistency conformance help setup demo test test-kernel test-binary test-chart release bench-cni bench-startup bench-agent lint fmt type proto build e2e
