@@ -10,6 +10,7 @@ import hashlib
 import importlib.metadata
 import io
 import json
+import os
 import platform
 import re
 import subprocess
@@ -34,7 +35,8 @@ def main() -> int:
     archive, bill = DIST / f"{name}.tar.gz", DIST / f"{name}.cdx.json"
     archive.write_bytes(packed(BUNDLE, f"ub-node-{release}"))
     bill.write_text(json.dumps(bill_of_materials(release), indent=1) + "\n", encoding="utf-8")
-    sums = "".join(f"{hashlib.sha256(file.read_bytes()).hexdigest()}  {file.name}\n" for file in (archive, bill))
+    made = (archive, bill, *linux_packages(release))
+    sums = "".join(f"{hashlib.sha256(file.read_bytes()).hexdigest()}  {file.name}\n" for file in made)
     (DIST / "SHA256SUMS").write_text(sums, encoding="ascii")
     print(
         f"{archive.relative_to(ROOT)}: {archive.stat().st_size / 2**20:.1f} MiB, glibc >= {glibc_floor()}\n{sums}",
@@ -43,9 +45,38 @@ def main() -> int:
     return 0
 
 
+def commit_time() -> int:
+    """The time of the last commit that went into the bundle, Unix seconds."""
+    return int(git("log", "-1", "--format=%ct", "--", *SOURCES) or 0)
+
+
+def linux_packages(release: str) -> list[Path]:
+    """The .deb and the .rpm, made by nfpm; none where there is no Go."""
+    found = subprocess.run([ROOT / "e2e" / "install-go-tools", "nfpm"], stdout=subprocess.PIPE, text=True, check=False)
+    if found.returncode:
+        print("no .deb and no .rpm: they are made by nfpm, which Go installs")
+        return []
+    machine = platform.machine()
+    environment = {
+        **os.environ,
+        "VERSION": release,
+        "ARCH": {"x86_64": "amd64", "aarch64": "arm64"}.get(machine, machine),
+        "GLIBC": glibc_floor(),
+        "SOURCE_DATE_EPOCH": str(commit_time()),
+    }
+    made = []
+    for kind in ("deb", "rpm"):
+        for older in DIST.glob(f"*.{kind}"):
+            older.unlink()
+        command = [found.stdout.strip(), "package", "--config", ROOT / "packaging/linux/nfpm.yaml", "--packager", kind]
+        subprocess.run([*command, "--target", DIST], cwd=ROOT, env=environment, check=True, stdout=subprocess.DEVNULL)
+        made += DIST.glob(f"*.{kind}")
+    return made
+
+
 def packed(folder: Path, name: str) -> bytes:
     """A tar.gz with nothing of this machine or hour: sorted names, root's, the time of the last commit."""
-    moment = int(git("log", "-1", "--format=%ct", "--", *SOURCES) or 0)
+    moment = commit_time()
 
     def plain(entry: tarfile.TarInfo) -> tarfile.TarInfo:
         entry.mtime, entry.uid, entry.gid, entry.uname, entry.gname = moment, 0, 0, "root", "root"

@@ -21,6 +21,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "model": ("csi_ub.models.cli", "versions of a model in a volume: push, switch, roll back"),
     "qos": ("nri_qos.cli", "QoS classes and placement of containers"),
     "conf": ("cni_ub.agent.cli", "ub-cni in the CNI configuration of this node"),
+    "bug-report": ("ubnode.bugreport.cli", "one archive of what a maintainer needs, without secrets"),
     "install": ("ubnode.install.cli:install", "put plugins on this node"),
     "upgrade": ("ubnode.install.cli:upgrade", "bring what is installed to the release of this program"),
     "uninstall": ("ubnode.install.cli:uninstall", "take plugins off this node and give its files back"),
