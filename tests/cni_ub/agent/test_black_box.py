@@ -28,7 +28,7 @@ from ubsim.kubelet import Kubelet, Rejected
 pytestmark = pytest.mark.kernel
 
 NAME = "unifiedbus.com/ub_net_device"
-SLOW_S = 1.0  # what the agent may take to see and tell
+SOON_S = 5.0  # the agent takes 1 s at most (bench.agent measures it); the rest is for a busy machine
 
 
 class World:
@@ -88,10 +88,10 @@ def running(world: World) -> World:
 def within(seconds: float, what: Callable[[], object]) -> None:
     begun = time.monotonic()
     what()
-    assert time.monotonic() - begun < seconds + 0.5  # and half for a busy machine
+    assert time.monotonic() - begun < seconds
 
 
-def until(true: Callable[[], bool], timeout_s: float = 10) -> None:
+def until(true: Callable[[], bool], timeout_s: float = 30) -> None:
     deadline = time.monotonic() + timeout_s
     while not true():
         assert time.monotonic() < deadline, "did not happen in time"
@@ -105,25 +105,25 @@ def until(true: Callable[[], bool], timeout_s: float = 10) -> None:
         ("eid", {"device": "udma2", "index": 0}, {"lost": False}, "udma2 has lost its EID"),
     ],
 )
-def test_what_happens_to_a_device_reaches_kubelet_and_the_metrics_within_a_second(
+def test_what_happens_to_a_device_reaches_kubelet_and_the_metrics_soon(
     running: World, do: str, what: dict[str, Any], undo: dict[str, Any], why: str
 ) -> None:
     running.supernode["node0"].order(do, **what)
-    within(SLOW_S, lambda: running.kubelet.wait_for(NAME, healthy=3, total=4))
+    within(SOON_S, lambda: running.kubelet.wait_for(NAME, healthy=3, total=4))
     metrics = running.metrics()
     assert 'ub_device_healthy{device="urma_1"} 0.0' in metrics
     assert why in metrics, [line for line in metrics.splitlines() if line.startswith("ub_device_fault{")]
     running.supernode["node0"].order(do, **{**what, **undo})
-    within(SLOW_S, lambda: running.kubelet.wait_for(NAME, healthy=4, total=4))
+    within(SOON_S, lambda: running.kubelet.wait_for(NAME, healthy=4, total=4))
     assert 'ub_device_healthy{device="urma_1"} 1.0' in running.metrics()
 
 
 def test_ports_that_go_down_take_their_devices_along(running: World) -> None:
     running.supernode.happen("port", port="node0/0/0/0", state="DOWN")
-    within(SLOW_S, lambda: _until_sick(running))
+    within(SOON_S, lambda: _until_sick(running))
     assert "is DOWN" in running.metrics()
     running.supernode.happen("port", port="node0/0/0/0", state="ACTIVE")
-    within(SLOW_S, lambda: running.kubelet.wait_for(NAME, healthy=4, total=4))
+    within(SOON_S, lambda: running.kubelet.wait_for(NAME, healthy=4, total=4))
 
 
 def _until_sick(world: World) -> None:
@@ -132,11 +132,11 @@ def _until_sick(world: World) -> None:
 
 def test_devices_come_and_go(running: World) -> None:
     running.supernode.happen("unplug", node="node0", device="urma_4")
-    within(SLOW_S, lambda: running.kubelet.wait_for(NAME, healthy=3, total=3))
+    within(SOON_S, lambda: running.kubelet.wait_for(NAME, healthy=3, total=3))
     cdi = running.node.root / "var/run/cdi/unifiedbus.com-urma.json"
     assert "urma_4" not in cdi.read_text()
     running.supernode.happen("plug", node="node0", device="urma_4")
-    within(SLOW_S, lambda: running.kubelet.wait_for(NAME, healthy=4, total=4))
+    within(SOON_S, lambda: running.kubelet.wait_for(NAME, healthy=4, total=4))
     assert "urma_4" in cdi.read_text()
     assert violations(cdi.read_bytes()) == []
 
@@ -201,9 +201,9 @@ def test_the_cni_configuration_follows_the_primary(world: World) -> None:
     until(ours.exists)
     assert json.loads(ours.read_text())["plugins"][-1]["isolation"] == "shared"
     (folder / "10-calico.conflist").write_text(json.dumps({**CALICO, "plugins": [BRIDGE]}))
-    until(lambda: len(json.loads(ours.read_text())["plugins"]) == 2, 3)
+    until(lambda: len(json.loads(ours.read_text())["plugins"]) == 2)
     (folder / "10-calico.conflist").unlink()
-    until(lambda: not ours.exists(), 3)
+    until(lambda: not ours.exists())
 
 
 def test_the_agent_is_ready_once_kubelet_listens(world: World) -> None:
