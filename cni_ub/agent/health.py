@@ -34,6 +34,9 @@ def _seen(device: Device, kernel: Mapping[str, UrmaDevice], *, held: bool) -> It
         if member is None:
             yield f"{name} is gone"
             continue
+        if member.fault:
+            yield f"{name} cannot be read: {member.fault}"
+            continue
         state = next((port.state for port in member.ports if port.index == TRUSTED_PORT), None)
         if state is not None and state not in _NOT_DOWN:
             yield f"port {TRUSTED_PORT} of {name} is {state.name}"

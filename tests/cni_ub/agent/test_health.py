@@ -37,6 +37,11 @@ def test_ports_that_todays_driver_does_not_fill_in_say_nothing() -> None:
     assert faults(DEVICE, with_port(PortState.DOWN, index=1), held=False) == ()
 
 
+def test_a_device_that_cannot_be_read_says_what_was_read() -> None:
+    kernel = {**WELL, "udma2": UrmaDevice("udma2", fault="port0/state: 'x' makes no sense")}
+    assert faults(DEVICE, kernel, held=False) == ("udma2 cannot be read: port0/state: 'x' makes no sense",)
+
+
 def test_every_fault_is_told() -> None:
     kernel = {"udma2": replace(with_port(PortState.DOWN)["udma2"], eids=(Eid(0),))}
     assert faults(DEVICE, kernel, held=False) == (

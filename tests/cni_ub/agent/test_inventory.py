@@ -63,6 +63,13 @@ def test_eids_that_a_pod_holds_are_not_lost(host: Host) -> None:
     assert (holder.container, holder.ifname, holder.pod) == ("c1", "net1", "default/web")
 
 
+def test_one_device_that_makes_no_sense_does_not_blind_us_to_the_others(host: Host) -> None:
+    inventory = looking(host)
+    host.attribute("udma2", "port0/state").write_text("nonsense\n")
+    assert "udma2 cannot be read" in faults(inventory, "urma_1")[0]
+    assert faults(inventory, "urma_2") == ()
+
+
 def test_what_ubse_says_counts(host: Host) -> None:
     inventory = looking(host)
     host.provider.sick.add("urma_2")
