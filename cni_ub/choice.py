@@ -16,7 +16,7 @@ from cni_ub.agent.deviceid import device_of
 from cni_ub.errors import Undecodable
 from cni_ub.host import Host
 from cni_ub.protocol import Request
-from ubhost.errors import InvalidRequest, NotFound
+from ubhost.errors import Conflict, InvalidRequest, NotFound
 from ubhost.provider import Device, Provider
 
 MAX_DEVICE_INFO = 1 << 20  # bytes
@@ -28,11 +28,18 @@ def choose_device(host: Host, request: Request, provider: Provider) -> Device | 
     Raises:
         InvalidRequest: nobody named a device, and the plugin is not chained.
         NotFound: the named device is not on this host.
+        Conflict: kubelet gave the pod other devices than the named one.
     """
     conf = request.conf
-    name = conf.device_id or _from_file(conf.device_info_file) or _from_kubelet(host, request)
+    given = _given_by_kubelet(host, request)
+    name = conf.device_id or _from_file(conf.device_info_file)
     if name:
-        return provider.device(device_of(name))
+        device = provider.device(device_of(name))
+        if given and device.id not in given:
+            raise Conflict(f"deviceID is {name}, but kubelet gave pod {request.pod} {', '.join(given)}")
+        return device
+    if name := _next(host, request, given):
+        return provider.device(name)
     if conf.is_chained:
         return None
     raise InvalidRequest("no deviceID: set it, or let Multus or the ub-agent's device plugin provide it")
@@ -54,14 +61,17 @@ def _from_file(path: str) -> str:
     return next((str(found[key]) for key in keys if isinstance(found, dict) and found.get(key)), "")
 
 
-def _from_kubelet(host: Host, request: Request) -> str:
-    """Take the first device of the pod that none of its other attachments has: the k-th for the k-th."""
+def _given_by_kubelet(host: Host, request: Request) -> tuple[str, ...]:
     namespace, _, name = request.pod.partition("/")
     if host.devices_of is None or not name:
-        return ""
+        return ()
     try:
-        given = host.devices_of(namespace, name)
+        return host.devices_of(namespace, name)
     except NotFound:  # kubelet does not know the pod, so it gave it nothing
-        return ""
+        return ()
+
+
+def _next(host: Host, request: Request, given: tuple[str, ...]) -> str:
+    """Return the first device of the pod that none of its other attachments has: the k-th for the k-th."""
     taken = {record.device for record in host.ledger.of_container(request.container)}
     return next((device for device in given if device not in taken), "")

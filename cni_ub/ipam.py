@@ -14,7 +14,7 @@ import os
 import signal
 import stat
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -125,10 +125,9 @@ class Ipam:
         return asked
 
     def _is_older(self) -> bool:
-        """Learn the plugin's versions; whether that changes how we speak with it."""
-        before = self.version
+        """Learn the plugin's versions; whether another one than the configuration's is to be spoken with it."""
         self.supported()
-        return self.version != before
+        return self.version != str(self.config["cniVersion"])
 
     def _find(self) -> Path:
         if not self.type or "/" in self.type or self.type in (".", ".."):
@@ -157,7 +156,7 @@ class Ipam:
                     stdout=subprocess.PIPE,
                     env=environ,
                     start_new_session=True,
-                    preexec_fn=_die_with_parent if self.dies_with_us else None,
+                    preexec_fn=_dying_with(os.getpid()) if self.dies_with_us else None,
                 )
             except OSError as error:
                 raise DelegateFailed(f"IPAM plugin {path} cannot be run: {error.strerror}", INVALID_CONFIG) from error
@@ -243,5 +242,10 @@ def _means_unknown_verb(message: str) -> bool:
     return "unknown cni_command" in lower or "not implemented" in lower
 
 
-def _die_with_parent() -> None:
-    _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+def _dying_with(parent: int) -> Callable[[], None]:
+    def ask_kernel() -> None:
+        _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:  # it died before we asked
+            os._exit(1)
+
+    return ask_kernel

@@ -52,6 +52,8 @@ def release(host: Host, record: Record, pod: int | None, ipam: Ipam | None) -> O
             node = stack.enter_context(_node_of(host, record, pod))
             held = held_by(host, record, node)
             record = replace(record, members=held.members)
+            if record.is_damaged:  # what is not known of it is made as of a free device
+                record = replace(record, is_allocated=True, limit_mbps=(0, 0))
             plan = plan_release(held, _observe(node, held, record, outcome))
             problems += _do(node, plan.quiet)
         except UbError as error:
@@ -138,7 +140,8 @@ def held_by(host: Host, record: Record, node: Node) -> Held:
     """Say what an attachment took. For a record that is lost, the provider and the pod itself fill in."""
     if record.is_damaged:
         device = _device_of(record, node.provider)
-        return Held(record.device, _members_in(host, record, node, device), netdev=_netdev(device))
+        limit = Bandwidth() if device else None  # what it was before is lost; a free device has none
+        return Held(record.device, _members_in(host, record, node, device), netdev=_netdev(device), limit=limit)
     limit = Bandwidth(*record.limit_mbps) if record.limit_mbps else None
     addresses = tuple(ip_interface(text) for text in record.link.addresses) if record.link else ()
     eids = tuple(EidSlot(member, index, Eid.parse(eid)) for member, index, eid in record.eids)

@@ -12,7 +12,7 @@ from pathlib import Path
 from cni_ub.agent.config import AgentConfig
 from cni_ub.agent.metrics import Calls
 from cni_ub.agent.reconciler import Reconciler
-from cni_ub.agent.server import Server
+from cni_ub.agent.server import Server, refuse_rival
 from cni_ub.agent.service import Service
 from cni_ub.agent.services import services
 from cni_ub.host import Host
@@ -49,6 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(settings: AgentConfig, stop: threading.Event) -> None:
     roots = Roots.from_environ()
+    refuse_rival(roots.agent_socket)  # before anything of ours takes kubelet's sockets from it
     started: list[Service] = []
     try:
         for service in _services(settings, roots):

@@ -125,7 +125,7 @@ def _listen(path: Path) -> socket.socket:
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        _refuse_rival(path)
+        refuse_rival(path)
         path.unlink(missing_ok=True)
         listener.bind(str(path))
         path.chmod(0o600)
@@ -138,8 +138,12 @@ def _listen(path: Path) -> socket.socket:
     return listener
 
 
-def _refuse_rival(path: Path) -> None:
-    """Do not take the socket from a living agent; one that was killed leaves its socket behind."""
+def refuse_rival(path: Path) -> None:
+    """Do not take the socket from a living agent; one that was killed leaves its socket behind.
+
+    Raises:
+        HostFault: another agent is at work.
+    """
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(1)
         try:

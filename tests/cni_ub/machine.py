@@ -203,7 +203,7 @@ class Machine:
 
     def run_shim(self, verb: str, conf: Mapping[str, Any], pod: str, container: str = "c1") -> Answer:
         shim = self.start_shim(self.environ(verb, pod, container), conf)
-        stdout, _ = shim.communicate(timeout=60)
+        stdout, _ = shim.communicate(timeout=180)
         return Answer(shim.returncode, stdout)
 
     # What is to be seen

@@ -33,7 +33,7 @@ class Call:
 
     process: "subprocess.Popen[bytes]"
 
-    def wait(self, seconds: float = 60) -> Answer:
+    def wait(self, seconds: float = 180) -> Answer:
         stdout, self.stderr = self.process.communicate(timeout=seconds)
         return Answer(self.process.returncode, stdout)
 
@@ -76,12 +76,12 @@ class SimulatedNode:
         environ = {**os.environ, "UB_ROOT": str(self.root), "PYTHONPATH": f"{REPOSITORY}:{REPOSITORY / 'proto'}"}
         with (self.folder / "agent.log").open("ab") as log:
             self.agent = subprocess.Popen(AGENT, env=environ, stderr=log)
-        wait_for(Roots(self.root).agent_socket.exists, 20)
+        wait_for(Roots(self.root).agent_socket.exists)
 
     def stop_agent(self, number: signal.Signals = signal.SIGTERM) -> None:
         if self.agent:
             self.agent.send_signal(number)
-            self.agent.wait(timeout=30)
+            self.agent.wait(timeout=120)
             self.agent = None
 
     # Calls
@@ -208,7 +208,7 @@ class SimulatedNode:
             return {link.name for link in rtnl.links()}
 
 
-def wait_for(what: Callable[[], bool], seconds: float = 5.0) -> None:
+def wait_for(what: Callable[[], bool], seconds: float = 60.0) -> None:
     deadline = time.monotonic() + seconds
     while not what():
         assert time.monotonic() < deadline, "it did not happen in time"

@@ -37,7 +37,7 @@ def server(machine: Machine) -> Iterator[Server]:
 
 def connect(machine: Machine) -> socket.socket:
     connection = socket.socket(socket.AF_UNIX)
-    connection.settimeout(5)
+    connection.settimeout(60)
     connection.connect(str(Roots(machine.root).agent_socket))
     return connection
 
@@ -61,7 +61,7 @@ def greeting_for_stranger(path: Path) -> bytes:
     return greeting
 
 
-def wait_for(what: Callable[[], bool], seconds: float = 5.0) -> None:
+def wait_for(what: Callable[[], bool], seconds: float = 60.0) -> None:
     deadline = time.monotonic() + seconds
     while not what():
         assert time.monotonic() < deadline, "it did not happen in time"
@@ -160,7 +160,7 @@ def test_an_agent_that_is_told_to_stop_finishes_what_it_began(machine: Machine, 
     shim = machine.start_shim(machine.environ("ADD", pod), machine.conf(**WITH_IPAM))
     wait_for(lambda: machine.ipam.calls == ["ADD"])
     running.stop()
-    stdout, _ = shim.communicate(timeout=10)
+    stdout, _ = shim.communicate(timeout=120)
     assert (shim.returncode, b"net1" in stdout) == (0, True)
     assert not Roots(machine.root).agent_socket.exists()
 
@@ -196,7 +196,7 @@ def test_an_agent_in_another_network_namespace_is_not_asked(machine: Machine, po
         with connection:
             connection.sendall(wire.greeting(elsewhere))
             assert connection.recv(9999) == b""
-        stdout, _ = shim.communicate(timeout=10)
+        stdout, _ = shim.communicate(timeout=120)
     assert b'"code": 50' in stdout
 
 

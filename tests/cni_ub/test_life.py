@@ -151,9 +151,9 @@ class Life(RuleBasedStateMachine):
                 assert self.node.call("DEL", self.conf(1), pod=f"/run/netns/{pod}", container=pod).code == 0
         for pod in list(self.node.pods):
             self.node.kill_pod(pod)
-        wait_for(lambda: not self.node.pending() and self.node.state() == self.before, 10)
+        wait_for(lambda: not self.node.pending() and self.node.state() == self.before)
 
 
 def test_whatever_happens_every_device_has_one_holder_and_comes_home(node: SimulatedNode) -> None:
     Life.node = node
-    run_state_machine_as_test(Life, settings=settings(max_examples=12, stateful_step_count=14, deadline=None))
+    run_state_machine_as_test(Life, settings=settings(max_examples=8, stateful_step_count=14, deadline=None))

@@ -127,4 +127,11 @@ def test_the_measured_rate_is_within_ten_percent_of_the_asked_one(pair: tuple[Rt
         tc.limit(rtnl, index, rate)
     fd = netns.open_netns("/run/netns/there")
     with open(fd, "rb") as there:  # noqa: PTH123 - closes it
-        assert measure(there.fileno(), to_pod=to_pod) == pytest.approx(40 * MBIT, rel=0.1)
+        best = 0.0
+        for _ in range(5):  # a busy machine may not even send that fast; never may it send faster
+            measured = measure(there.fileno(), to_pod=to_pod)
+            assert measured < 44 * MBIT
+            best = max(best, measured)
+            if best > 36 * MBIT:
+                break
+        assert best > 36 * MBIT
