@@ -107,6 +107,3 @@ class CdiFile:
         watchedfolder.make(self.path.parent)
         if watchedfolder.put(self.path, json.dumps(content, indent=1).encode() + b"\n"):
             log.info("CDI file written", extra={"path": str(self.path), "devices": len(content["devices"])})
-
-    def remove(self) -> None:
-        watchedfolder.remove(self.path)

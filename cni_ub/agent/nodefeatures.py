@@ -52,6 +52,3 @@ class FeatureFile:
         watchedfolder.make(self.path.parent)
         lines = [f"{name}={value}\n" for name, value in labels(snapshot).items()]
         watchedfolder.put(self.path, "".join(lines).encode())
-
-    def remove(self) -> None:
-        watchedfolder.remove(self.path)

@@ -37,7 +37,7 @@ from ubhost.errors import HostFault
 
 PATIENCE_S = 10.0  # kubelet looks at its folders once a second; after this it will not come by itself
 MOST_PATIENCE_S = 160.0  # each time in vain we wait twice as long, up to this
-REFUSED_S = 2.0  # until we call a kubelet again that is not ready to register
+REFUSED_SHARE = 5  # a kubelet that does not register us is called again after this part of our patience
 CALL_S = 5.0
 THREADS = 8  # a stream each of kubelet and of its predecessor that is not known to be dead yet, and calls
 
@@ -166,8 +166,6 @@ class KubeletRegistration:
             return f"kubelet does not listen to {self._resource}"
         return None
 
-    # One turn
-
     def _turn(self) -> None:
         if self._plugin and self._plugin.is_watched:
             self._patience_s = PATIENCE_S
@@ -247,7 +245,7 @@ class KubeletRegistration:
             with short(kubelet) as address, grpc.insecure_channel(f"unix:{address}") as channel:
                 deviceplugin_pb2_grpc.RegistrationStub(channel).Register(request, timeout=CALL_S)
         except grpc.RpcError as error:
-            self._deadline = self._clock() + REFUSED_S
+            self._deadline = self._clock() + self._patience_s / REFUSED_SHARE
             raise HostFault(f"kubelet at {kubelet} did not register {self._resource}: {error.details()}") from error
         log.info("kubelet registered the resource", extra={"resource": self._resource})
 

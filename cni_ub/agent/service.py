@@ -65,8 +65,7 @@ class Loop:
             self._thread.join()
             self._thread = None
 
-    def run_once(self) -> None:
-        """Take one turn now, in the caller's thread."""
+    def _once(self) -> None:
         try:
             self._turn()
         except UbError as error:
@@ -80,7 +79,7 @@ class Loop:
     def _run(self) -> None:
         while not self._is_stopping:
             self._awake.clear()
-            self.run_once()
+            self._once()
             self._awake.wait(self._pause_s())
 
     def _pause_s(self) -> float:
