@@ -11,14 +11,13 @@ import errno
 import hashlib
 import os
 import struct
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from enum import IntEnum
 
 from ubhost.errors import Exhausted, HostFault, NotFound
-from ubhost.kernel.netlink import NETLINK_GENERIC, Netlink
-from ubhost.kernel.netns import visiting
+from ubhost.kernel.netlink import NETLINK_GENERIC, Netlink, opened
 from ubhost.netlink import GENERIC, NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST, NLMSG_ERROR, Frame, attribute, attributes
 
 FAMILY, PNET_FAMILY, VERSION = "SMC_GEN_NETLINK", "SMC_PNETID", 1
@@ -64,18 +63,6 @@ class Fallback:
 Open = Callable[[int | None, int], AbstractContextManager[Netlink]]
 
 
-@contextmanager
-def open_kernel(netns: int | None, protocol: int) -> Iterator[Netlink]:
-    """Open a netlink socket in a namespace (a descriptor), or in the calling thread's own."""
-    if netns is None:
-        opened = Netlink(protocol)
-    else:
-        with visiting(netns):
-            opened = Netlink(protocol)
-    with opened:
-        yield opened
-
-
 def user_eid(network: str) -> str:
     """Return the user EID that all hosts give to one network: capitals, digits and a dash, as the kernel wants."""
     return f"UB-{hashlib.sha256(network.encode()).hexdigest()[:24].upper()}"
@@ -89,7 +76,7 @@ def pnet_id(network: str) -> str:
 class Smc:
     """The SMC of this kernel; safe to share between threads."""
 
-    def __init__(self, open_netlink: Open = open_kernel) -> None:
+    def __init__(self, open_netlink: Open = opened) -> None:
         self._open = open_netlink
 
     def is_available(self) -> bool:

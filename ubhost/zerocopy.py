@@ -13,12 +13,10 @@ Source: design section 5.
 """
 
 import contextlib
-import fcntl
 import hashlib
 import logging
-import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -27,6 +25,7 @@ import msgspec
 
 from ubhost import segment, statefile
 from ubhost.errors import Exhausted, HostFault, InvalidRequest, UbError
+from ubhost.filelock import locked
 from ubhost.model import Position, UbHost
 from ubhost.paths import FOLDER, End, PeerNode, Sockets, Way, choose_sockets, document
 from ubhost.provider import Kind
@@ -234,18 +233,8 @@ class ZeroCopy:
         except (statefile.Damaged, msgspec.ValidationError):
             return Attachment(container, ifname, "")
 
-    @contextlib.contextmanager
-    def _locked(self) -> Iterator[None]:
-        try:
-            self._folder.mkdir(mode=0o755, parents=True, exist_ok=True)
-            fd = os.open(self._folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        except OSError as error:
-            raise HostFault(f"cannot lock {self._folder}: {error.strerror}") from error
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX)
-            yield
-        finally:
-            os.close(fd)
+    def _locked(self) -> contextlib.AbstractContextManager[None]:
+        return locked(self._folder / ".lock", folder_mode=0o755)
 
 
 def injection(roots: Roots, container: str) -> Injection:

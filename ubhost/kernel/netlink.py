@@ -8,10 +8,13 @@ Source: netlink(7); Linux include/uapi/linux/genetlink.h (CTRL_CMD_GETFAMILY).
 import os
 import socket
 import struct
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from types import TracebackType
 from typing import Self
 
 from ubhost.errors import HostFault, NotFound
+from ubhost.kernel.netns import visiting
 from ubhost.netlink import (
     GENERIC,
     MAX_MESSAGE,
@@ -90,6 +93,15 @@ class Netlink:
         if len(found.get(CTRL_ATTR_FAMILY_ID, b"")) != 2:
             raise Malformed(f"the kernel described generic netlink family {name} without its number")
         return int(struct.unpack("=H", found[CTRL_ATTR_FAMILY_ID])[0])
+
+
+@contextmanager
+def opened(netns: int | None, protocol: int) -> Iterator[Netlink]:
+    """Open a socket in a namespace (a descriptor), or in the calling thread's own; the thread goes there to open it."""
+    with nullcontext() if netns is None else visiting(netns):
+        there = Netlink(protocol)
+    with there:
+        yield there
 
 
 def _is_complete(sent: Frame, heard: list[Frame]) -> bool:

@@ -4,15 +4,14 @@ One program allocates, another must know what was allocated: kubelet's request r
 reach the plugin without it. The file lies in ``<root>/run/ub-node`` and so dies at a reboot, as kernel device names do.
 """
 
-import fcntl
-import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 from ubhost import statefile
-from ubhost.errors import HostFault, InvalidRequest
+from ubhost.errors import InvalidRequest
+from ubhost.filelock import locked
 from ubhost.model import Eid
 from ubhost.ubse.bodies import UrmaPaths
 
@@ -44,19 +43,9 @@ class Allocations:
     def _write(self, devices: Mapping[str, UrmaPaths]) -> None:
         statefile.write(self._path, VERSION, {"devices": {name: _encode(paths) for name, paths in devices.items()}})
 
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
+    def _locked(self) -> AbstractContextManager[None]:
         """Keep other programs and threads from changing the file between our read and our write."""
-        try:
-            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            fd = os.open(self._path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        except OSError as error:
-            raise HostFault(f"cannot lock {self._path}: {error.strerror or error}") from error
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX)
-            yield
-        finally:
-            os.close(fd)
+        return locked(self._path.with_suffix(".lock"))
 
 
 def _encode(paths: UrmaPaths) -> dict[str, object]:

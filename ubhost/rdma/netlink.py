@@ -6,14 +6,13 @@ Source: Linux include/uapi/rdma/rdma_netlink.h; drivers/infiniband/core/nldev.c.
 import errno
 import os
 import struct
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from itertools import count
 from typing import Protocol
 
 from ubhost.errors import HostFault
-from ubhost.kernel.netlink import Netlink
-from ubhost.kernel.netns import visiting
+from ubhost.kernel.netlink import opened
 from ubhost.netlink import (
     NLM_F_ACK,
     NLM_F_DUMP,
@@ -54,16 +53,8 @@ class Refused(HostFault):
         self.code = code
 
 
-@contextmanager
-def open_kernel(netns: int | None) -> Iterator[Channel]:
-    """Open a socket in ``netns``; the thread is there only while it opens it."""
-    if netns is None:
-        opened = Netlink(NETLINK_RDMA)
-    else:
-        with visiting(netns):
-            opened = Netlink(NETLINK_RDMA)
-    with opened:
-        yield opened
+def open_kernel(netns: int | None) -> AbstractContextManager[Channel]:
+    return opened(netns, NETLINK_RDMA)
 
 
 def message_type(command: int) -> int:
