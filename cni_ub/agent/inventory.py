@@ -150,7 +150,6 @@ class Inventory:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._choose = provider
-        self._provider: Provider | None = None
         self._roots = roots
         self._ledger = ledger
         self._glance = glance
@@ -214,8 +213,8 @@ class Inventory:
         before = self._snapshot
         blind: UbError | None = None
         try:
-            self._provider = self._provider or self._choose()
-            now = observe(self._provider, self._roots, self._ledger.records, before.by_id)
+            provider = self._choose()  # anew each time: a driver may have been loaded since
+            now = observe(provider, self._roots, self._ledger.records, before.by_id)
             self._blind_since = None
         except UbError as error:
             if not before.version:  # nothing is known yet, and nothing must be said
