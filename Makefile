@@ -56,6 +56,9 @@ bench-nri:      ## how long nri-qos keeps a runtime waiting, against a plugin th
 bench-qos:      ## online latency beside offline work, with and without nri-qos, in the guest
 	@packaging/setup e2e && packaging/setup build && $(PY) packaging/build.py && $(PY) -m bench.qos
 
+image:          ## the image's root file system, without a container engine; starts each executable in it (as root)
+	@packaging/setup image && packaging/setup build && $(PY) packaging/build.py && packaging/image/assemble
+
 bench-startup:  ## how fast ub-cni starts, against bare Python and Debian's bridge
 	@packaging/setup demo && packaging/setup build && $(PY) packaging/build.py && $(PY) -m bench.startup
 
