@@ -68,4 +68,4 @@ bench-agent:    ## what ub-agent costs at rest, against its budget
 e2e:            ## the built executables on a real node: QEMU, containerd, three NUMA nodes
 	@packaging/setup e2e && $(PY) -m e2e
 
-.PHONY: bench-nri bench-qos consistency conformance help setup demo test test-kernel test-binary test-chart release bench-cni bench-startup bench-agent lint fmt type proto build e2e
+.PHONY: bench-nri bench-qos consistency conformance help setup demo test test-kernel test-binary test-chart release image bench-cni bench-startup bench-agent lint fmt type proto build e2e
