@@ -55,6 +55,9 @@ class Hierarchy:
             self._raise_gone(cgroup, error)
             raise
 
+    def exists(self, cgroup: str) -> bool:
+        return Path(self._root, cgroup).is_dir()
+
     def children(self, cgroup: str) -> list[str]:
         """Return the cgroups inside ``cgroup``; "" is the root."""
         prefix = f"{cgroup}/" if cgroup else ""
@@ -74,5 +77,5 @@ class Hierarchy:
         return self.read(cgroup.rpartition("/")[0], f"{file}.effective")
 
     def _raise_gone(self, cgroup: str, error: OSError) -> None:
-        if error.errno == errno.ENODEV or (error.errno == errno.ENOENT and not Path(self._root, cgroup).is_dir()):
+        if error.errno == errno.ENODEV or (error.errno == errno.ENOENT and not self.exists(cgroup)):
             raise Gone(cgroup) from error

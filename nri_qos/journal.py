@@ -65,10 +65,17 @@ class Journal:
             records.append(_record(place, entry))
         self._append(records)
 
-    def adopt(self, place: Place, original: str, now: str) -> None:
-        """Remember a file that says ``now`` because of us, though we did not write it."""
-        self.entries[place] = Entry(original, now, now)
-        self._append([_record(place, self.entries[place])])
+    def adopt(self, files: Iterable[tuple[Place, str, str]]) -> None:
+        """Remember (place, original, what it says now) of files that say so because of us, though we did not write.
+
+        Raises:
+            HostFault: it cannot be made durable.
+        """
+        records = []
+        for place, original, now in files:
+            self.entries[place] = Entry(original, now, now)
+            records.append(_record(place, self.entries[place]))
+        self._append(records)
 
     def confirm(self, place: Place, value: str) -> None:
         """Remember that the kernel made ``value`` of what was written."""

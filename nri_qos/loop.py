@@ -132,6 +132,8 @@ class Loop(threading.Thread):
         else:
             wanted = self._wanted
         self._writer.apply(self._due(wanted, is_due=is_due))
+        if is_due and self._period % ROUNDS == 0:
+            self._writer.prune()
         self.seen.took = time.perf_counter() - began
 
     def _take_census(self) -> Census:

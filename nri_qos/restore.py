@@ -15,6 +15,7 @@ from pathlib import Path
 from nri_qos.files import Gone, Hierarchy
 from nri_qos.journal import Journal
 from nri_qos.settings import Place, Setting, in_order, is_same
+from ubhost.errors import HostFault
 
 CONTROLLERS = "cgroup.subtree_control"
 RESTORED, WIDENED, CHANGED, GONE, FAILED = "restored", "widened", "changed by others", "gone", "failed"
@@ -25,10 +26,12 @@ def from_file(root: Path, path: Path) -> dict[str, int]:
     """Restore what the journal of an earlier run names; return how many files were what.
 
     Raises:
-        HostFault: the journal cannot be read or written.
+        HostFault: the journal cannot be read or written, or the hierarchy is not there.
     """
     if not path.exists():
         return dict.fromkeys((RESTORED, WIDENED, CHANGED, GONE, FAILED), 0)
+    if not root.is_dir():
+        raise HostFault(f"there is no cgroup hierarchy at {root}; {path} says what is to be restored")
     journal = Journal(path)
     try:
         outcome = restore(Hierarchy(root), journal)

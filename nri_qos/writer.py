@@ -56,6 +56,7 @@ class Writer:
         report = Report()
         now: dict[Place, str] = {}
         changes = []
+        adopted: list[tuple[Place, str, str]] = []
         for setting in settings:
             if setting.cgroup in report.gone or self._is_waiting(setting.place):
                 continue
@@ -68,15 +69,33 @@ class Writer:
                 self._lacks(setting, error)
                 continue
             self.capabilities[setting.file] = True
-            self._adopt(setting, text)
+            if self._is_adopted(setting):
+                adopted.append((setting.place, setting.original or "", text))
             wanted = self._wanted(setting, text)
             if wanted is None or is_same(setting.file, wanted, text) or self._is_as_empty(setting, wanted, text):
                 self._agreed(setting, text)
                 continue
             now[setting.place] = text
             changes.append(Setting(setting.cgroup, setting.file, wanted))
+        if self._journal is not None:
+            self._journal.adopt(adopted)
         self._carry_out(in_order(changes, now), now, report)
         return report
+
+    def prune(self) -> None:
+        """Forget everything about cgroups that are gone.
+
+        Raises:
+            HostFault: the journal cannot be written.
+        """
+        places = {*self._quarrels, *self._complained, *(self._journal.entries if self._journal else ())}
+        gone = {cgroup for cgroup, _ in places if not self._files.exists(cgroup)}
+        if not gone or not self._files.exists(""):
+            return
+        self._quarrels = {place: quarrel for place, quarrel in self._quarrels.items() if place[0] not in gone}
+        self._complained = {place for place in self._complained if place[0] not in gone}
+        if self._journal is not None:
+            self._journal.forget([place for place in self._journal.entries if place[0] in gone])
 
     def _carry_out(self, changes: list[Setting], now: dict[Place, str], report: Report) -> None:
         if not changes:
@@ -95,7 +114,6 @@ class Writer:
             except OSError as error:
                 self._complain(change, error)
                 self._retreat(change.place)
-        self._journal.forget([place for place in self._journal.entries if place[0] in report.gone])
 
     def _wanted(self, setting: Setting, text: str) -> str | None:
         """Return the value to write, ``None`` if there is none; count it if somebody else changed what we wrote."""
@@ -119,10 +137,9 @@ class Writer:
         except (Gone, OSError):
             return False
 
-    def _adopt(self, setting: Setting, text: str) -> None:
-        """Take for ours what the runtime wrote at our word, so that it is put back like what we wrote ourselves."""
-        if self._journal is not None and setting.original is not None and setting.place not in self._journal.entries:
-            self._journal.adopt(setting.place, setting.original, text)
+    def _is_adopted(self, setting: Setting) -> bool:
+        """Whether the runtime wrote it at our word, so that it is put back like what we wrote ourselves."""
+        return self._journal is not None and setting.original is not None and setting.place not in self._journal.entries
 
     def _agreed(self, setting: Setting, text: str) -> None:
         entry = self._journal.entries.get(setting.place) if self._journal else None

@@ -112,6 +112,9 @@ def test_a_cgroup_that_vanished_is_no_error(tree: Tree, writer: Writer, journal:
         else:
             file.unlink()
     (tree.root / POD).rmdir()
+    writer.prune()
+    assert not journal.entries
+    journal.adopt([((POD, "cpu.weight"), "100", "1")])
     assert restore(Hierarchy(tree.root), journal)["gone"] == 1
     assert not any("errors" in key[0] for key in writer.counts)
 
@@ -293,6 +296,15 @@ def test_a_write_that_fails_half_way_is_reported_and_the_others_are_made(
     writer.apply([Setting(POD, "cpu.max", "1 50000"), Setting(POD, "cpu.weight", "1")])
     assert writer.counts["write_errors", "cpu.max", "EINVAL"] == 1
     assert tree.read(POD, "cpu.weight") == "1"
+
+
+def test_restore_without_a_hierarchy_forgets_nothing(tree: Tree, writer: Writer, tmp_path: Path) -> None:
+    before = tree.everything()
+    writer.apply([Setting(POD, "cpu.weight", "1")])
+    with pytest.raises(HostFault, match="no cgroup hierarchy"):
+        from_file(tmp_path / "missing", tmp_path / "run/nri-qos.journal")
+    from_file(tree.root, tmp_path / "run/nri-qos.journal")
+    assert tree.everything() == before
 
 
 class BusyCpusets(Hierarchy):
