@@ -12,10 +12,10 @@ import time
 from collections.abc import Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from ipaddress import ip_interface, ip_network
 from typing import Any
 
 from cni_ub import results
+from cni_ub.addresses import addresses_of, routes_of
 from cni_ub.beside import beside
 from cni_ub.choice import choose_device
 from cni_ub.errors import DelegateFailed, Drifted
@@ -23,7 +23,7 @@ from cni_ub.host import Host
 from cni_ub.ipam import Ipam, Running
 from cni_ub.node import Node
 from cni_ub.plan import Seen, Wanted, plan_configure, plan_device, plan_link, plan_rates, refuse_taken_name
-from cni_ub.protocol import Request
+from cni_ub.protocol import NetConf, Request
 from cni_ub.rates import rates_of
 from cni_ub.release import holds_in_pod, release
 from cni_ub.results import Result
@@ -31,7 +31,7 @@ from cni_ub.steps import Step
 from ubhost.apply import apply
 from ubhost.errors import Busy, Conflict, HostFault, InvalidRequest, NotFound, UbError, Unsupported
 from ubhost.kernel import netns
-from ubhost.model import Interface, Link, Route
+from ubhost.model import Link
 from ubhost.provider import Device, Sharing
 from ubhost.record import Delegate, OriginalLink, Record, State
 
@@ -144,6 +144,7 @@ class _Attaching:
         self._remember(self._first_record(want, seen.host, ipam))
         try:
             given = self._attach(want, seen, ipam)
+            self._set_up_zero_copy(want, given)
             document = results.express(self._result(want, given), conf.version)
             self.host.stop.check()
             self._remember(self._finished(want, given))
@@ -217,6 +218,7 @@ class _Attaching:
             _original(link, want, self.node.host_addresses(link)) if link else None,
             self.sharing is Sharing.EXCLUSIVE,
             self._limit_before(want),
+            _wants_zero_copy(request.conf),
             want.shaper,
             Delegate(ipam.type, dict(ipam.config), _delegate_environ(request)) if ipam else None,
         )
@@ -257,6 +259,29 @@ class _Attaching:
         self._set_service_level()
         seen = self.node.observe_device(Seen(), device.members, limited, device.eids)
         self._refuse_missing(plan_device(want, seen))
+
+    def _set_up_zero_copy(self, want: Wanted, given: Result) -> None:
+        """Offer the pod better ways than TCP over its netdev, if it asked for them."""
+        conf, pod = self.request.conf, self.node.pod
+        if not self.record.is_zero_copy or pod is None:
+            return
+        from ubhost import zerocopy  # nobody else pays for it
+        from ubhost.paths import Sockets
+
+        ways = zerocopy.Attachment(
+            self.request.container,
+            self.request.ifname,
+            conf.name,
+            self.request.pod,
+            self.node.provider.kind,
+            self.device.id,
+            want.ifname if want.link else "",
+            tuple(ip["address"] for ip in given.ips),
+            tuple(eid for _, _, eid in self.record.eids),
+            Sockets(conf.sockets),
+            conf.shared_memory,
+        )
+        zerocopy.ZeroCopy(self.host.roots).attach(ways, pod)
 
     def _allocate(self) -> None:
         """Take the device from the host's manager, which may tell only then what it is made of.
@@ -332,6 +357,10 @@ _SHARED = (
 )
 
 
+def _wants_zero_copy(conf: NetConf) -> bool:
+    return conf.sockets != "off" or conf.shared_memory > 0
+
+
 def _slots(device: Device) -> tuple[tuple[str, int, str], ...]:
     return tuple((slot.device, slot.index, str(slot.eid)) for slot in device.eids if not slot.eid.is_zero)
 
@@ -354,22 +383,6 @@ def _plan_addresses(node: Node, want: Wanted, given: Result) -> tuple[Step, ...]
     routes = routes_of(given)
     seen = node.observe_pod(want.ifname, with_routes=bool(routes))
     return plan_configure(want.ifname, addresses_of(given), routes, seen)
-
-
-def addresses_of(result: Result) -> tuple[Interface, ...]:
-    return tuple(ip_interface(ip["address"]) for ip in result.ips)
-
-
-def routes_of(result: Result) -> tuple[Route, ...]:
-    """Return the routes as the kernel takes them: without a gateway of its own, a route uses that of its family."""
-    gateways = {ip_interface(ip["address"]).version: results.gateway_of(ip) for ip in reversed(result.ips)}
-    routes = []
-    for entry in result.routes:
-        network = ip_network(entry["dst"], strict=False)
-        gateway = results.gateway_of({"gateway": entry.get("gw")}) or gateways.get(network.version)
-        metrics = {key: entry.get(key) for key in ("mtu", "advmss", "priority", "table", "scope")}
-        routes.append(Route(network, gateway, **metrics))
-    return tuple(routes)
 
 
 def describe(steps: Iterable[Step]) -> str:

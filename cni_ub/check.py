@@ -9,7 +9,8 @@ Source: containernetworking/cni SPEC.md 1.1.0, "CHECK"; reference/cni.md section
 from dataclasses import replace
 
 from cni_ub import results
-from cni_ub.attach import addresses_of, describe, ipam_of, routes_of
+from cni_ub.addresses import addresses_of, routes_of
+from cni_ub.attach import describe, ipam_of
 from cni_ub.errors import Drifted, UnknownAttachment
 from cni_ub.host import Host
 from cni_ub.node import Node

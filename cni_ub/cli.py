@@ -8,7 +8,7 @@ from typing import Any
 
 from cni_ub.host import Host
 from cni_ub.reconcile import Finding, inspect, repair
-from ubhost import providers
+from ubhost import log, providers
 from ubhost.ledger import Ledger
 from ubhost.provider import Provider
 from ubhost.roots import Roots
@@ -19,6 +19,7 @@ COLUMNS = ("DEVICE", "POD", "CONTAINER", "INTERFACE", "NETWORK", "ADDRESSES", "S
 def main(argv: Sequence[str]) -> int:
     """Print the table; return 1 if something could not be repaired."""
     arguments = _parser().parse_args(argv)
+    log.set_up("error")  # what could not be repaired is said below
     roots = Roots.from_environ()
     host = Host(roots, Ledger(roots), lambda: _choose(roots), is_short_lived=True)
     findings = repair(host) if arguments.repair else inspect(host)

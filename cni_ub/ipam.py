@@ -148,6 +148,8 @@ class Ipam:
         path = self._find()
         config = {**self.config, **keys, "cniVersion": self.version}
         environ = {**clean(self.environ), "CNI_COMMAND": verb}
+        if environ.get("CNI_ARGS"):
+            environ["CNI_ARGS"] = _tolerable(environ["CNI_ARGS"])
         with _as_file(json.dumps(config).encode()) as stdin:
             try:
                 process = subprocess.Popen(
@@ -225,6 +227,12 @@ def clean(environ: Mapping[str, str]) -> dict[str, str]:
     elif "_PYI_ARCHIVE_FILE" in environ or "_PYI_APPLICATION_HOME_DIR" in environ:
         kept.pop("LD_LIBRARY_PATH", None)
     return kept
+
+
+def _tolerable(args: str) -> str:
+    """Return CNI_ARGS as plugins built on libcni take them: they fail on a key they do not know, and on odd pairs."""
+    pairs = [pair for pair in args.split(";") if pair.count("=") == 1 and not pair.startswith("IgnoreUnknown=")]
+    return ";".join(["IgnoreUnknown=1", *pairs])
 
 
 def _failure(type_: str, verb: str, returncode: int, stdout: bytes) -> DelegateFailed:

@@ -19,6 +19,8 @@ MODES = ("auto", "main", "chained")
 NETDEVS = ("auto", "none")
 ISOLATIONS = ("exclusive", "shared")
 SOCKETS = ("off", "auto", "ums", "smc")
+_PREFIXES = tuple(enumerate("KMGT", 1))
+UNITS: dict[str, int] = {"": 1, **{u: 1000**n for n, u in _PREFIXES}, **{f"{u}i": 1024**n for n, u in _PREFIXES}}
 UNLIMITED_BURST = 0xFFFFFFFF  # what containerd sends as burst when the pod asked for a rate only
 
 
@@ -56,6 +58,7 @@ class NetConf:
     isolation: str = "exclusive"
     qos: Qos = Qos()
     sockets: str = "off"
+    shared_memory: int = 0  # bytes
     ipam_type: str = ""
     dns: Mapping[str, Any] = field(default_factory=dict)
     mtu: int | None = None
@@ -157,6 +160,7 @@ def read_conf(raw: Mapping[str, Any]) -> NetConf:
         isolation=_choice(raw, "isolation", ISOLATIONS),
         qos=_qos(_object(raw, "qos"), _object(runtime, "bandwidth")),
         sockets=_choice(zero_copy, "sockets", SOCKETS),
+        shared_memory=_size(zero_copy, "sharedMemory"),
         ipam_type=_text(ipam, "type"),
         dns=_object(raw, "dns"),
         mtu=mtu,
@@ -222,6 +226,16 @@ def _number(raw: Mapping[str, Any], key: str) -> int | None:
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
         raise InvalidRequest(f"{key} is {value!r}, expected a whole number from 0 upward")
     return value
+
+
+def _size(raw: Mapping[str, Any], key: str) -> int:
+    """Read bytes as Kubernetes writes them: ``64Mi``, ``1G``, ``4096``."""
+    text = _text(raw, key) or "0"
+    digits = text.rstrip("KMGTi")
+    unit = UNITS.get(text[len(digits) :])
+    if unit is None or not digits.isascii() or not digits.isdigit():
+        raise InvalidRequest(f"{key} is {text!r}, expected a size such as 64Mi")
+    return int(digits) * unit
 
 
 def _choice(raw: Mapping[str, Any], key: str, choices: tuple[str, ...]) -> str:

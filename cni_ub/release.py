@@ -53,7 +53,7 @@ def release(host: Host, record: Record, pod: int | None, ipam: Ipam | None) -> O
             held = held_by(host, record, node)
             record = replace(record, members=held.members)
             if record.is_damaged:  # what is not known of it is made as of a free device
-                record = replace(record, is_allocated=True, limit_mbps=(0, 0))
+                record = replace(record, is_allocated=True, is_zero_copy=True, limit_mbps=(0, 0))
             plan = plan_release(held, _observe(node, held, record, outcome))
             problems += _do(node, plan.quiet)
         except UbError as error:
@@ -62,9 +62,22 @@ def release(host: Host, record: Record, pod: int | None, ipam: Ipam | None) -> O
             if node:
                 problems += _do(node, plan.home)
                 problems += _do(node, plan.limits)
+                problems += _end_zero_copy(host, record)
                 _free(node.provider, record, outcome)
     _settle(host, record, outcome)
     return outcome
+
+
+def _end_zero_copy(host: Host, record: Record) -> list[str]:
+    if not record.is_zero_copy:
+        return []
+    from ubhost import zerocopy
+
+    try:
+        zerocopy.ZeroCopy(host.roots).detach(record.container, record.ifname)
+    except UbError as error:
+        return [f"zero-copy: {error}"]
+    return []
 
 
 def _free(provider: Provider, record: Record, outcome: Outcome) -> None:

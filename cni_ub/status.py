@@ -19,6 +19,14 @@ def status(host: Host, request: Request) -> None:
         Limited: the driver is gone while pods have devices.
         DelegateFailed: the IPAM plugin is not ready.
     """
+    if request.conf.mode != "chained":
+        _refuse_unready(host, request)
+    if ipam := ipam_of(host, request):
+        ipam.forward("STATUS")
+
+
+def _refuse_unready(host: Host, request: Request) -> None:
+    """In a chain every pod of the node passes through, also those that want no device: they must not wait for one."""
     held = host.ledger.held()
     try:
         provider = host.provider()
@@ -36,5 +44,3 @@ def status(host: Host, request: Request) -> None:
         raise NotReady(f"all {len(devices)} devices are in use")
     if not any(device.is_healthy and device.id not in held for device in devices):
         raise NotReady("none of the free devices is healthy")
-    if ipam := ipam_of(host, request):
-        ipam.forward("STATUS")

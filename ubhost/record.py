@@ -59,6 +59,7 @@ class Record:
     link: OriginalLink | None = None
     is_allocated: bool = False  # we asked the host's manager for the device, and are to free it
     limit_mbps: tuple[int, int] | None = None  # min, max of the device before we changed them
+    is_zero_copy: bool = False  # ``ubhost.zerocopy`` has a record of its own
     shaper: str = ""  # the ifb in the pod, if what it receives is limited
     delegate: Delegate | None = None
     given: dict[str, list[dict[str, Any]]] = field(default_factory=dict)  # "ips" and "routes" as in a CNI result

@@ -352,8 +352,10 @@ def test_h36_a_wrong_environment_is_named(node: SimulatedNode, pod: str) -> None
 
 
 @pytest.mark.parametrize("text", ["FOO=a=b;", "K8S_POD_NAME=x;;IgnoreUnknown=true", "=;=", "nonsense", ";"])
-def test_h37_cni_args_never_fail_a_call(node: SimulatedNode, pod: str, text: str) -> None:
-    assert node.call("ADD", node.conf(), pod=pod, CNI_ARGS=text).code == 0
+def test_h37_cni_args_never_fail_a_call(node: SimulatedNode, pod: str, text: str, tmp_path: Path) -> None:
+    ipam = {"type": "host-local", "dataDir": str(tmp_path), "ranges": [[{"subnet": "10.66.0.0/24"}]]}
+    assert node.call("ADD", node.conf(ipam=ipam), pod=pod, CNI_ARGS=text).code == 0
+    assert node.call("DEL", node.conf(ipam=ipam), pod=pod, CNI_ARGS=text).code == 0
 
 
 def test_h38_a_delegate_that_does_not_know_check_is_no_drift(node: SimulatedNode, pod: str) -> None:
@@ -389,6 +391,7 @@ def test_h39_status_is_quick_and_says_what_is_wrong(node: SimulatedNode, pod: st
         attach(node, pod, device=f"urma_{number}", ifname=f"net{number}")
     code, message = node.call("STATUS", node.conf(), **unsaid).error
     assert (code, "in use" in message) == (50, True)
+    assert node.call("STATUS", node.conf(mode="chained"), **unsaid).code == 0  # it serves pods without a device too
 
 
 def test_h39_status_on_a_host_without_a_driver(node: SimulatedNode, tmp_path: Path) -> None:
