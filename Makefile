@@ -62,10 +62,13 @@ image:          ## the image's root file system, without a container engine; sta
 bench-startup:  ## how fast ub-cni starts, against bare Python and Debian's bridge
 	@packaging/setup demo && packaging/setup build && $(PY) packaging/build.py && $(PY) -m bench.startup
 
+bench-zerocopy: ## shared memory between two pods of one host, beside TCP over their veth (as root)
+	@packaging/setup demo && PYTHONPATH=. packaging/in-namespaces $(PY) -m bench.zerocopy
+
 bench-agent:    ## what ub-agent costs at rest, against its budget
 	@packaging/setup test && $(PY) -m bench.agent
 
 e2e:            ## the built executables on a real node: QEMU, containerd, three NUMA nodes
 	@packaging/setup e2e && $(PY) -m e2e
 
-.PHONY: bench-nri bench-qos consistency conformance help setup demo test test-kernel test-binary test-chart release image bench-cni bench-startup bench-agent lint fmt type proto build e2e
+.PHONY: bench-nri bench-qos consistency conformance help setup demo test test-kernel test-binary test-chart release image bench-cni bench-startup bench-agent bench-zerocopy lint fmt type proto build e2e

@@ -93,7 +93,7 @@ class ZeroCopy:
             InvalidRequest: the segment is too large.
             Unsupported: sockets were asked for by name that this host does not have.
             Exhausted: SMC takes no further user EID.
-        HostFault: the kernel refused SMC or the memory.
+            HostFault: the kernel refused SMC or the memory.
         """
         if not 0 <= wanted.shared_memory <= MAX_SEGMENT:
             raise InvalidRequest(f"zeroCopy.sharedMemory of {wanted.shared_memory} bytes is above {MAX_SEGMENT}")
