@@ -113,9 +113,13 @@ class DevicePlugin(deviceplugin_pb2_grpc.DevicePluginServicer):
 
     def _listings(self, context: grpc.ServicerContext) -> Iterator[pb.ListAndWatchResponse]:
         """Give the list at once, and again whenever something in it changed."""
+
+        def is_over() -> bool:
+            return self._is_closing or not context.is_active()
+
         sent: pb.ListAndWatchResponse | None = None
         snapshot = self._inventory.snapshot
-        while context.is_active() and not self._is_closing:
+        while not is_over():
             if snapshot.version:  # before the first look an empty list would make kubelet fail running pods
                 now = listing(self.resource, self._mine(snapshot))
                 if now != sent:
@@ -124,7 +128,7 @@ class DevicePlugin(deviceplugin_pb2_grpc.DevicePluginServicer):
                     extra = {"resource": self.resource.name, "devices": len(now.devices), "healthy": healthy}
                     log.info("devices announced to kubelet", extra=extra)
                     yield now
-            snapshot = self._inventory.wait(snapshot.version, _LOOK_ROUND_S)
+            snapshot = self._inventory.wait(snapshot.version, _LOOK_ROUND_S, is_over)
 
     def GetPreferredAllocation(
         self, request: pb.PreferredAllocationRequest, context: grpc.ServicerContext

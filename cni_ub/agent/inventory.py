@@ -1,8 +1,8 @@
 """The devices of this node as the agent knows them now, and the word to everybody when that changes.
 
 ``observe`` looks once and returns plain values. ``Inventory`` looks again when something hints at a change, hands
-what it found to those who write it down (CDI, DeviceInfo, node features) and only then to those who announce it
-(kubelet), so that nobody is told of a device which a container could not be given yet.
+what it found first to those who write it down (CDI, DeviceInfo, node features) and then to those who announce it
+(kubelet): a device that is announced can be given to a container at once.
 """
 
 import logging
@@ -193,11 +193,13 @@ class Inventory:
     def snapshot(self) -> Snapshot:
         return self._snapshot
 
-    def wait(self, version: int, timeout_s: float) -> Snapshot:
-        """Return the snapshot as soon as it is newer than ``version``, or after ``timeout_s`` or ``wake_waiters``."""
+    def wait(self, version: int, timeout_s: float, is_over: Callable[[], bool] = lambda: False) -> Snapshot:
+        """Return the snapshot as soon as it is newer than ``version``, or after ``timeout_s``, or when ``is_over``.
+
+        Whoever makes ``is_over`` true calls ``wake_waiters`` afterwards.
+        """
         with self._changed:
-            if self._snapshot.version == version:
-                self._changed.wait(timeout_s)
+            self._changed.wait_for(lambda: self._snapshot.version != version or is_over(), timeout_s)
             return self._snapshot
 
     def look(self) -> None:
