@@ -32,8 +32,8 @@ proto:          ## generate the stubs beside their .proto files
 conformance:    ## csi-sanity against every kind of pool (as root, needs Go)
 	@packaging/setup test && $(PY) -m tests.csi_ub.conformance
 
-consistency:    ## is a strong volume strong? three nodes, kills, pulled cables, a control that must fail (as root, 1 min)
-	@packaging/setup test && packaging/in-namespaces $(PY) -m tests.csi_ub.consistency
+consistency:    ## do volumes keep their promise? three nodes, kills, pulled cables, controls that must fail (as root, 2 min)
+	@packaging/setup test && packaging/in-namespaces sh -c '$(PY) -m tests.csi_ub.consistency && $(PY) -m tests.csi_ub.consistency.eventual'
 
 build:          ## dist/ub-node/: the five executables, one bundle
 	@packaging/setup build && $(PY) packaging/build.py

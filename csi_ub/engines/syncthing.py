@@ -16,7 +16,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -48,7 +48,8 @@ class SyncthingEngine:
     peers: Mapping[str, str]
     replicas: Path
     _devices: dict[str, str] = field(default_factory=dict)  # node to device id, as far as they have answered
-    _followers: dict[str, threading.Thread] = field(default_factory=dict)
+    _bounds: dict[str, float] = field(default_factory=dict)  # volume to its maxStaleness, in seconds
+    _working: dict[str, threading.Thread] = field(default_factory=dict)
     _keeper: threading.Event = field(default_factory=threading.Event)
 
     name = "syncthing"
@@ -137,17 +138,29 @@ class SyncthingEngine:
                 continue
             _beat(share, self.node)
             if share.parent == self.replicas and (share / "manifests").is_dir():
-                self._follow(share)
+                self._in_background(f"follow {share.name}", ModelStore(share).follow)
+            self._in_background(f"scan {folder['id']}", lambda id_=folder["id"]: self._scan(id_))  # type: ignore[misc]
             if {device["deviceID"] for device in folder["devices"]} < set(self._everybody()):
                 folder["devices"] = [{"deviceID": device} for device in self._everybody()]
                 self.daemon.put(f"config/folders/{folder['id']}", folder)
 
-    def _follow(self, share: Path) -> None:
-        """Let a model's copy switch; in a thread of its own, because checking a large version takes minutes."""
-        earlier = self._followers.get(share.name)
+    def _in_background(self, name: str, work: Callable[[], object]) -> None:
+        """Do something that may take minutes, unless it is being done already: beats must not wait for it."""
+        earlier = self._working.get(name)
         if earlier is None or not earlier.is_alive():
-            self._followers[share.name] = threading.Thread(target=ModelStore(share).follow, daemon=True)
-            self._followers[share.name].start()
+            self._working[name] = threading.Thread(target=work, name=name, daemon=True)
+            self._working[name].start()
+
+    def _scan(self, volume_id: str) -> None:
+        """Look for changes, then rest: a fifth of the bound, and fifty times as long as the look took.
+
+        Syncthing's own watcher keeps a file back for six seconds while it goes on changing. This does not.
+        """
+        started = time.monotonic()
+        with suppress(UbError):
+            self.daemon.scan(volume_id)
+        took = time.monotonic() - started
+        time.sleep(max(self._bounds.get(volume_id, 5.0) / 5, 50 * took) - took)
 
     def _make_copy(self, reach: Reach, share: Path) -> None:
         self.replicas.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -167,6 +180,7 @@ class SyncthingEngine:
 
     def _share_folder(self, volume_id: str, share: Path, max_staleness_s: float, *, is_model: bool) -> None:
         """Let Syncthing keep ``share`` alike on all nodes; start what is needed for it."""
+        self._bounds[volume_id] = max_staleness_s
         self.daemon.start()
         (share / "beats").mkdir(exist_ok=True, mode=0o700)
         (share / ".stfolder").mkdir(exist_ok=True, mode=0o700)

@@ -20,6 +20,7 @@ def folder(volume_id: str, path: str, devices: Iterable[str], *, max_staleness_s
         "fsWatcherEnabled": True,
         "fsWatcherDelayS": watcher_delay(max_staleness_s),
         "rescanIntervalS": 60,
+        "pullerPauseS": 1,  # a file that changed while it was fetched is asked for again at once, not in a minute
         "copyOwnershipFromParent": True,
         "maxConflicts": -1,  # keep them all: somebody's data is in there
         "minDiskFree": {"value": 0, "unit": "%"},
