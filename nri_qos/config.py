@@ -14,6 +14,7 @@ from nri_qos import cpulist, knobs
 from nri_qos.manifests import quantity
 from nri_qos.model import NumaPolicy, QosClass
 from ubhost.errors import InvalidRequest
+from ubhost.webserver import host_and_port
 
 CpuList = str | int  # YAML reads a single CPU as a number
 
@@ -163,21 +164,9 @@ def size(value: Quantity | None) -> int | None:
     return None if value is None else int(quantity(value))
 
 
-def host_and_port(address: str) -> tuple[str, int]:
-    """Return the parts of ``127.0.0.1:9479``, ``[::1]:9479`` or ``:9479``.
-
-    Raises:
-        InvalidRequest: it is none of these.
-    """
-    host, colon, port = address.rpartition(":")
-    if not colon or not (port.isascii() and port.isdigit()) or int(port) > 65535:
-        raise InvalidRequest(f"metrics_address {address!r} is not HOST:PORT")
-    return host.strip("[]"), int(port)
-
-
 def _error_of(check: Callable[[], object]) -> str | None:
     try:
         check()
-    except InvalidRequest as error:
+    except (InvalidRequest, ValueError) as error:
         return str(error)
     return None

@@ -26,13 +26,14 @@ from nri_qos.lookup import Lookup
 from nri_qos.loop import Loop
 from nri_qos.plugin import Plugin
 from nri_qos.report import Report
-from nri_qos.serve import StatusSocket, WebServer
+from nri_qos.serve import StatusSocket
 from nri_qos.watch import Watch
 from nri_qos.world import World
 from nri_qos.writer import Writer
 from ubhost import config
 from ubhost.errors import InvalidRequest
 from ubhost.roots import Roots
+from ubhost.webserver import WebServer, is_ready
 
 FIRST_LOOK_S = 1.0  # for sysfs, before the runtime hears of us
 _log = logging.getLogger(__name__)
@@ -86,8 +87,12 @@ class Daemon:
             status.start()
             self._served.callback(status.end)
         if self._world.config.metrics_address is not None:
-            web = WebServer(self._world.config.metrics_address, report, self.plugin.latencies)
-            self._served.callback(web.end)
+            from nri_qos.metrics import Exposition  # only who wants metrics pays for their library
+
+            metrics = Exposition(report, self.plugin.latencies)
+            web = WebServer(self._world.config.metrics_address, [metrics], lambda: is_ready(report.not_ready()))
+            web.start()
+            self._served.callback(web.stop)
         return self
 
     def __exit__(

@@ -7,22 +7,22 @@ periods without reading everything each time; what an event points at is looked 
 Source: design section 8; reference/nri.md sections 0 (3), 2.3 and 5 (D, F).
 """
 
-import contextlib
 import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from nri_qos import census, counters, cpulist, desired, load, memory, squeeze
+from nri_qos import census, cpulist, desired, load, memory, squeeze
 from nri_qos.census import Census
 from nri_qos.config import size
-from nri_qos.counters import Counters, Rates
+from nri_qos.counters import Rates
 from nri_qos.desired import Squeezed
-from nri_qos.files import Gone, Hierarchy
+from nri_qos.files import Hierarchy
 from nri_qos.memory import Budget
 from nri_qos.model import Placement
 from nri_qos.pools import Key, Node
+from nri_qos.sampler import Sampler
 from nri_qos.settings import Place, Setting
 from nri_qos.squeeze import Limits, Observed, State
 from nri_qos.world import World
@@ -31,9 +31,7 @@ from ubhost.errors import HostFault
 
 ROUNDS = 30  # periods in which every file was looked at
 LEAST_LOOKS = 64  # files in a period at least
-QUIET = 0.01  # CPUs: a pod that uses less is quiet
-FEW = 128  # cgroups that are all read in every period
-QUIET_ROUNDS = 8  # periods between two readings of a quiet pod
+BUDGET_ROUNDS = 8  # periods between two looks at borrowed memory
 GATHER_S = 0.05  # events come in swarms
 REST = 5  # times as long as a turn took, before the next one that an event asks for
 _log = logging.getLogger(__name__)
@@ -43,7 +41,7 @@ _log = logging.getLogger(__name__)
 class Seen:
     """What the last period showed, for whoever asks."""
 
-    pods: dict[str, Rates] = field(default_factory=dict)  # by folder
+    pods: Mapping[str, Rates] = field(default_factory=dict)  # by folder
     observed: Observed | None = None
     state: State = field(default_factory=State)
     offline: frozenset[int] = frozenset()
@@ -63,12 +61,11 @@ class Loop(threading.Thread):
         super().__init__(name="loop", daemon=True)
         self.seen = Seen()
         self._world = world
-        self._files = files
+        self._sampler = Sampler(files)
         self._writer = writer
         self._held = held
         self._save = save  # what is reserved has changed
         self._saved: Mapping[Key, Placement] = dict(world.placements)
-        self._last: dict[str, Counters] = {}
         self._census: Census | None = None
         self._folders: list[str] = []  # to be measured
         self._version = -1  # of the model of which that is the census
@@ -79,7 +76,6 @@ class Loop(threading.Thread):
         self._queue: list[Place] = []  # what is still to be looked at in this round
         self._period = 0
         self._counted = 0  # the period of the census
-        self._listed: dict[str, tuple[int, list[str]]] = {}  # folder of a pod -> (period, cgroups in it)
         self._strangers = 0
         self._memory = memory.State()
         self._homebound: frozenset[str] = frozenset()
@@ -152,19 +148,11 @@ class Loop(threading.Thread):
             self._save(placements)
         self._counted = self._period
         people = census.take(sandboxes, members, node, kubelet_is_static=is_static)
-        self._census, strangers = census.with_strangers(people, sandboxes, self._children)
+        self._census, strangers = census.with_strangers(people, sandboxes, self._sampler.children)
         self._note_strangers(strangers)
         self._folders = self._census.measured()
-        measured = set(self._folders)
-        self._listed = {folder: listed for folder, listed in self._listed.items() if folder in measured}
+        self._sampler.forget_lists(self._folders)
         return self._census
-
-    def _children(self, folder: str) -> list[str]:
-        """Return the cgroups in a pod's folder, as they were at most thirty periods ago."""
-        known = self._listed.get(folder)
-        if known is None or self._period >= known[0] + ROUNDS or len(self._folders) <= FEW:
-            known = self._listed[folder] = self._period, self._files.children(folder)
-        return known[1]
 
     def _note_strangers(self, count: int) -> None:
         if count > self._strangers:
@@ -187,37 +175,15 @@ class Loop(threading.Thread):
     def _measure(self, people: Census, now: float) -> None:
         """Read the counters and take one step of the squeeze."""
         self._period += 1
-        readings, self._last = self._last, {}
-        known, rates = self.seen.pods, dict[str, Rates]()
-        for folder in self._folders:
-            if folder in known and folder in readings and not self._is_worth_reading(folder, known[folder]):
-                self._last[folder], rates[folder] = readings[folder], known[folder]
-                continue
-            try:
-                self._last[folder] = counters.read(self._files.read, folder, now)
-            except Gone:
-                continue
-            rates[folder] = counters.rates(readings.get(folder), self._last[folder])
-        self._last[""] = self._read_all(now)
-        self.seen.pods = rates
-        fresh = rates.keys() - readings.keys()
+        sample = self._sampler.sample(self._folders, now)
+        self.seen.pods = sample.rates
         before = self.seen.state
-        if "" not in readings or (before.quota is None and fresh and self._period <= squeeze.PATIENCE):
-            return  # just started: nothing, or not all, can be told yet
-        total = counters.rates(readings[""], self._last[""]).usage
-        self.seen.observed = load.observe(people, rates, total, fresh)
+        is_starting = before.quota is None and sample.fresh and self._period <= squeeze.PATIENCE
+        if sample.is_first or is_starting:
+            return  # nothing, or not all, can be told yet
+        self.seen.observed = load.observe(people, sample.rates, sample.total, sample.fresh)
         self.seen.state = squeeze.decide(self.seen.observed, before, limits(people.node))
         self._report(before)
-
-    def _is_worth_reading(self, folder: str, rates: Rates) -> bool:
-        """Whether to read a cgroup again: one of many that is quiet, only in its turn.
-
-        When it awakes in between, its use is part of what the whole node uses, and so of the need.
-        """
-        if len(self._folders) <= FEW:
-            return True
-        is_quiet = rates.usage is not None and rates.usage < QUIET and not rates.waiting and not rates.is_throttled
-        return not is_quiet or (hash(folder) + self._period) % QUIET_ROUNDS == 0
 
     def _measure_memory(self, people: Census) -> None:
         """See whether offline work has to give memory back; read nothing of it while there is plenty."""
@@ -226,45 +192,19 @@ class Loop(threading.Thread):
         total = sum(node.memory_total or 0 for node in local)
         available = sum(node.memory_total or 0 if node.memory_free is None else node.memory_free for node in local)
         is_short = available < 2 * config.memory_reserve * total
-        used = self._sizes(offline) if is_short or self._memory.high else {}
+        used = self._sampler.sizes(offline) if is_short or self._memory.high else {}
         before, self._memory = self._memory, memory.decide(available, total, used, self._memory, config.memory_reserve)
         if before.high.keys() != self._memory.high.keys():
             _log.info("memory of offline pods", extra={"held": sorted(self._memory.high), "available": available})
         budget = Budget(size(config.remote_budget.pod), size(config.remote_budget.namespace))
-        if budget == Budget() or not people.node.remote or self._period % QUIET_ROUNDS:
-            return
-        borrowed = {folder: self._borrowed(folder, people.node.remote) for folder in offline}
-        self._homebound = memory.over_budget(borrowed, people.namespaces(), self._homebound, budget)
-
-    def _sizes(self, folders: list[str]) -> dict[str, int]:
-        sizes = {}
-        for folder in folders:
-            with contextlib.suppress(Gone, OSError, ValueError):
-                sizes[folder] = int(self._files.read(folder, "memory.current"))
-        return sizes
-
-    def _borrowed(self, folder: str, remote: frozenset[int]) -> int:
-        try:
-            by_node = counters.memory_by_node(self._files.read(folder, "memory.numa_stat"))
-        except (Gone, OSError):
-            return 0
-        return sum(bytes_ for node, bytes_ in by_node.items() if node in remote)
-
-    def _read_all(self, now: float) -> Counters:
-        """Read what the whole node uses; on a tree without a root ``cpu.stat``, what its topmost cgroups use."""
-        reading = counters.read(self._files.read, "", now, with_pressure=False)
-        if reading.usage is not None:
-            return reading
-        tops = [
-            counters.read(self._files.read, top, now, with_pressure=False).usage for top in self._files.children("")
-        ]
-        known = [usage for usage in tops if usage is not None]
-        return Counters(now, sum(known) if known else None)
+        if budget != Budget() and self._period % BUDGET_ROUNDS == 0:
+            borrowed = self._sampler.borrowed(offline, people.node.remote)
+            self._homebound = memory.over_budget(borrowed, people.namespaces(), self._homebound, budget)
 
     def _squeezed(self, people: Census) -> Squeezed:
         state, node, offline = self.seen.state, people.node, people.offline()
         room = node.offline_room
-        if state.quota is None or not offline:
+        if state.quota is None:
             return Squeezed(room, {}, self._memory.high, self._homebound)
         counts = squeeze.spread(
             state.quota, state.nodes, {n.id: len(room.intersection(n.cpus)) for n in node.machine.nodes}

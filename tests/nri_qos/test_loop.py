@@ -132,6 +132,19 @@ def test_host_processes_count_as_need(runtime: Runtime, plugin: Plugin, tree: Tr
     until(lambda: 1.5 < quota(tree, batch) < 2.5)
 
 
+def test_a_tree_that_only_tells_of_pods_is_worked_with(
+    runtime: Runtime, plugin: Plugin, tree: Tree, load: Load
+) -> None:
+    (tree.root / "cpu.stat").unlink()
+    plugin.start(config=PERIOD)
+    runtime.register()
+    web, _ = start_pod(runtime, tree, "web", "LS", 1)
+    batch, _ = start_pod(runtime, tree, "batch", "BE")
+    load.cpus = {web: 2.0, batch: 0.5}
+    load.start()
+    until(lambda: 3 < quota(tree, batch) < 4)
+
+
 def test_counters_that_vanish_make_it_careful(runtime: Runtime, plugin: Plugin, tree: Tree, load: Load) -> None:
     """(F1)"""
     plugin.start(config=PERIOD)
