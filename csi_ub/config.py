@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from ubhost.roots import Roots
+from ubhost.webserver import host_and_port
 
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
@@ -60,18 +61,6 @@ class Config:
             host_and_port(self.metrics_address)
         _refuse_doubles("pool", [pool.name for pool in self.pools])
         _refuse_doubles("peer", [peer.node for peer in self.peers])
-
-
-def host_and_port(address: str) -> tuple[str, int]:
-    """Return the parts of ``127.0.0.1:9480``, ``[::1]:9480`` or ``:9480``.
-
-    Raises:
-        ValueError: it is none of these.
-    """
-    host, colon, port = address.rpartition(":")
-    if not colon or not (port.isascii() and port.isdigit()) or int(port) > 65535:
-        raise ValueError(f"metrics_address {address!r} is not HOST:PORT")
-    return host.strip("[]"), int(port)
 
 
 def default_pool(roots: Roots) -> PoolConfig:

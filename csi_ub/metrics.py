@@ -3,23 +3,17 @@
 No look at a metric touches the data of a volume: a hung mount must not hang the scraper too.
 """
 
-import logging
-import socket
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric, SummaryMetricFamily
 
-from csi_ub.config import host_and_port
 from csi_ub.engines.syncthing import lags
 from csi_ub.volumes import Volumes
-from ubhost.errors import HostFault, UbError
-
-log = logging.getLogger(__name__)
+from ubhost.errors import UbError
+from ubhost.webserver import WebServer, is_ready
 
 
 class Calls:
@@ -85,53 +79,17 @@ class Exposition:
 
 
 def serve(address: str, volumes: Volumes, replicas: Path, calls: Calls, check: Callable[[], None]) -> None:
-    """Answer in a thread of its own, for the life of the process.
+    """Answer in threads of their own, for the life of the process.
 
     Raises:
         HostFault: the address is taken, or not ours.
     """
-    registry = CollectorRegistry()
-    registry.register(calls)
-    registry.register(Exposition(volumes, replicas))
 
-    def answer(path: str) -> tuple[int, str, bytes]:
-        match path.partition("?")[0]:
-            case "/metrics":
-                return 200, "text/plain; version=0.0.4; charset=utf-8", generate_latest(registry)
-            case "/healthz":
-                return 200, "text/plain", b"ok\n"
-            case "/readyz":
-                try:
-                    check()
-                except UbError as error:
-                    return 503, "text/plain", f"{error}\n".encode()
-                return 200, "text/plain", b"ok\n"
-            case _:
-                return 404, "text/plain", b"there are /metrics, /healthz and /readyz\n"
+    def why_not_ready() -> str | None:
+        try:
+            check()
+        except UbError as error:
+            return str(error)
+        return None
 
-    class Handler(BaseHTTPRequestHandler):
-        timeout = 10  # seconds
-
-        def do_GET(self) -> None:
-            status, kind, body = answer(self.path)
-            self.send_response(status)
-            self.send_header("Content-Type", kind)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, format: str, *arguments: object) -> None:  # noqa: A002 - the library's name
-            log.debug("http", extra={"request": format % arguments})
-
-    host, port = host_and_port(address)
-
-    class Server(ThreadingHTTPServer):
-        daemon_threads = True
-        address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
-
-    try:
-        server = Server((host, port), Handler)
-    except OSError as error:
-        raise HostFault(f"cannot serve metrics at {address}: {error.strerror or error}") from error
-    threading.Thread(target=server.serve_forever, name="http", daemon=True).start()
-    log.info("serving metrics and probes", extra={"address": address})
+    WebServer(address, [calls, Exposition(volumes, replicas)], lambda: is_ready(why_not_ready())).start()

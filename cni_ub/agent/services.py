@@ -15,7 +15,7 @@ from cni_ub.agent.nodefeatures import FeatureFile
 from cni_ub.agent.podresources import PodResources
 from cni_ub.agent.registration import KubeletRegistration
 from cni_ub.agent.service import Service
-from cni_ub.agent.settings import Resource, Settings, address_of
+from cni_ub.agent.settings import Resource, Settings
 from cni_ub.agent.webserver import WebServer
 from ubhost.ledger import Ledger
 from ubhost.provider import Device, Provider
@@ -54,7 +54,7 @@ def services(
         exposition = Exposition(
             lambda: inventory.snapshot, lambda: holders.pods if holders else (), everything, calls or Calls()
         )
-        parts.append(WebServer(address_of(settings.metrics_address), exposition, everything))
+        parts.append(WebServer(settings.metrics_address, exposition, everything))
     return tuple(parts)
 
 

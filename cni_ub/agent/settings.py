@@ -21,6 +21,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from ubhost.provider import Sharing
+from ubhost.webserver import host_and_port
 
 DEFAULT_RESOURCE = "unifiedbus.com/ub_net_device"
 MAX_REPLICAS = 1024
@@ -120,16 +121,4 @@ class Settings:
         if doubles:
             raise ValueError(f"resource {', '.join(doubles)} is given twice")
         if self.metrics_address is not None:
-            address_of(self.metrics_address)
-
-
-def address_of(text: str) -> tuple[str, int]:
-    """Return host and port of ``127.0.0.1:9478``, ``[::1]:9478`` or ``:9478``.
-
-    Raises:
-        ValueError: it is none of these.
-    """
-    host, colon, port = text.rpartition(":")
-    if not colon or not port.isdecimal() or int(port) > 65535:
-        raise ValueError(f"metrics_address {text!r} is not of the form HOST:PORT")
-    return host.strip("[]"), int(port)
+            host_and_port(self.metrics_address)

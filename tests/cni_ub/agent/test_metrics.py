@@ -12,7 +12,6 @@ from prometheus_client.parser import text_string_to_metric_families
 from cni_ub.agent.holders import PodDevice
 from cni_ub.agent.metrics import BUCKETS, Calls, Exposition
 from cni_ub.agent.service import Service
-from cni_ub.agent.settings import address_of
 from cni_ub.agent.webserver import WebServer
 from tests.cni_ub.agent.host import Host
 from tests.cni_ub.agent.test_nodefeatures import snapshot_of
@@ -42,9 +41,7 @@ class Part:
 @contextmanager
 def serving(host: Host, parts: list[Service], calls: Calls) -> Iterator[str]:
     snapshot = snapshot_of(host)
-    server = WebServer(
-        ("127.0.0.1", 0), Exposition(lambda: snapshot, lambda: PODS, lambda: parts, calls), lambda: parts
-    )
+    server = WebServer("127.0.0.1:0", Exposition(lambda: snapshot, lambda: PODS, lambda: parts, calls), lambda: parts)
     server.start()
     try:
         yield f"http://127.0.0.1:{server.port}"
@@ -125,19 +122,6 @@ def test_the_agent_is_ready_when_all_its_parts_are_and_says_which_is_not(host: H
 def test_an_address_that_is_taken_is_named(host: Host) -> None:
     with serving(host, [], Calls()) as url:
         address = url.removeprefix("http://")
-        second = WebServer(address_of(address), Exposition(lambda: snapshot_of(host), tuple, list, Calls()), list)
+        second = WebServer(address, Exposition(lambda: snapshot_of(host), tuple, list, Calls()), list)
         with pytest.raises(HostFault, match=f"cannot serve metrics at {address}: Address already in use"):
             second.start()
-
-
-@pytest.mark.parametrize(
-    ("text", "address"), [("127.0.0.1:9478", ("127.0.0.1", 9478)), ("[::1]:1", ("::1", 1)), (":9478", ("", 9478))]
-)
-def test_addresses_of_both_families_are_taken(text: str, address: tuple[str, int]) -> None:
-    assert address_of(text) == address
-
-
-@pytest.mark.parametrize("text", ["", "9478", "localhost", "localhost:http", "localhost:65536", "localhost:-1"])
-def test_what_is_no_address_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="metrics_address"):
-        address_of(text)
