@@ -91,7 +91,7 @@ def test_a_port_that_falls_is_told_at_once_with_whom_it_touches(
         started = time.monotonic()
         supernode.happen("port", port="node0/0/0/0", state="DOWN")
         line = watcher.stdout.readline()
-        assert time.monotonic() - started < 3  # 0.2 s on an idle machine; the back-stop alone would take 10
+        assert time.monotonic() - started < 9  # 0.2 s on an idle machine; the back-stop alone would take 10
         assert "port down: die 00001 port 0: link to" in line
         assert "plane 0 has 0 of 9 ports up: it is cut off; touches urma_1 urma_2" in line
 

@@ -210,7 +210,7 @@ def test_a_server_that_drips_is_given_up_too(server: Server, tmp_path: Path) -> 
         try:
             with pytest.raises(HostFault):
                 Ubse(path, timeout_s=0.2).urma_devices()
-            assert time.monotonic() - started < 2
+            assert time.monotonic() - started < 10  # every byte would come in after 20
         finally:
             done.set()
             thread.join(timeout=5)

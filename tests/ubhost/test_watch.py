@@ -36,7 +36,7 @@ def simulator(tmp_path: Path) -> Iterator[tuple[Uevents, socket.socket]]:
             yield uevents, connection
 
 
-def test_a_change_is_told_within_a_second_of_its_notice(simulator: tuple[Uevents, socket.socket]) -> None:
+def test_a_change_is_told_at_its_notice_and_not_at_the_back_stop(simulator: tuple[Uevents, socket.socket]) -> None:
     uevents, connection = simulator
     looks = iter([EMPTY, FULL])
     told = watch(lambda: next(looks), uevents)
@@ -44,7 +44,7 @@ def test_a_change_is_told_within_a_second_of_its_notice(simulator: tuple[Uevents
     connection.send(NOTICE)
     started = time.monotonic()
     found, seen = next(told)
-    assert time.monotonic() - started < 1
+    assert time.monotonic() - started < 9  # milliseconds on an idle machine; the back-stop takes 10
     assert found == FULL
     assert [change.what for change in seen] == [What.DEVICE_NEW]
 
