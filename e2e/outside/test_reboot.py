@@ -13,7 +13,7 @@ from e2e.__main__ import INSIDE_ENV, OUTPUT
 from e2e.image import Image
 from e2e.machine import Machine, Spec
 
-PODS = int(os.environ.get("UB_E2E_PODS", "12"))  # 50 in the long run: an emulated node starts one in some seconds
+PODS = int(os.environ.get("UB_E2E_PODS", "8"))  # 50 in the long run: an emulated node starts one in some seconds
 PATIENCE_S = 120 + 12.0 * PODS
 
 
