@@ -224,17 +224,20 @@ class World:
         if qos.is_managed:
             shares = resources.shares if qos is QosClass.BE else None
             decision = replace(decision, shares=shares, cpus=cpus or None, mems=mems or None)
-        self.members[container.id] = Member(container, decision, is_adopted=True)
         if qos.is_online and container.is_alive:
-            self._hold(request, cpus, mems)
+            place = self.placements[request.key] = self._held(request, cpus, mems)
+            decision = replace(decision, placement=place)
+        self.members[container.id] = Member(container, decision, is_adopted=True)
 
-    def _hold(self, request: Request, cpus: frozenset[int], mems: frozenset[int]) -> None:
+    def _held(self, request: Request, cpus: frozenset[int], mems: frozenset[int]) -> Placement:
+        """Return what a container that runs on ``cpus`` and ``mems`` already must have been given."""
         policy, _ = classes.numa_policy(request.pod, request.classified.qos, self.config)
         is_own = request.classified.qos is QosClass.HLS and _is_pinned(request.pod, request.container, cpus)
-        self.placements[request.key] = Placement(
+        is_bound = bool(mems) and policy is not NumaPolicy.NONE
+        return Placement(
             exclusive=cpus if is_own and not self.kubelet_is_static else frozenset(),
-            nodes=mems if mems and policy is not NumaPolicy.NONE else None,
-            memory=request.memory if mems and policy is not NumaPolicy.NONE else 0,
+            nodes=mems if is_bound else None,
+            memory=request.memory if is_bound else 0,
             cpus=request.cpus,
         )
 

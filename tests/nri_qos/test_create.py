@@ -159,7 +159,7 @@ def test_a_machine_that_cannot_be_read_is_a_doubt(
 ) -> None:
     """(C12)"""
     shutil.rmtree(root / "sys/devices")
-    plugin.start(config={"failure": failure})
+    plugin.start(config={"failure": failure, "period": 60})
     runtime.register()
     web = pod("web", "BE")
     runtime.run_pod(web)
@@ -216,7 +216,7 @@ def test_a_numa_policy_that_cannot_be_kept_fails_the_creation_with_a_clear_messa
 
 
 def test_a_dry_run_reports_and_changes_nothing(runtime: Runtime, plugin: Plugin, root: Path) -> None:
-    plugin.start("--dry-run", config={"failure": "strict"})
+    plugin.start("--dry-run", config={"failure": "strict", "period": 60})
     runtime.register()
     own, batch = pod("db", "HLS", guaranteed=True), pod("batch", "BE")
     for each in (own, batch):
@@ -247,7 +247,7 @@ def test_without_cgroup_v2_nothing_is_enforced_and_the_plugin_stays(
 
 def test_cpus_that_go_offline_are_given_to_nobody(runtime: Runtime, plugin: Plugin, root: Path) -> None:
     """(E4)"""
-    plugin.start(config={"period": 0.1})
+    plugin.start(config={"period": 0.1, "threshold": 1})
     runtime.register()
     (root / "sys/devices/system/cpu/online").write_text("0-6\n")
     plugin.wait_for("CPUs and NUMA nodes", 2)
@@ -281,7 +281,10 @@ def test_a_container_that_is_resized_in_place_keeps_its_cpus_and_gets_more_or_fe
     assert cpu(runtime.create(container(other, cpus=3)))[1] in ("1-3", "4-6")
 
 
-def test_a_container_whose_own_cpus_go_offline_gets_others(runtime: Runtime, plugin: Plugin, root: Path) -> None:
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_a_container_whose_own_cpus_go_offline_gets_others(
+    is_restarted: bool, runtime: Runtime, plugin: Plugin, root: Path
+) -> None:
     """(E4)"""
     tree = Tree(root)
     plugin.start(config={"period": 0.1})
@@ -293,6 +296,10 @@ def test_a_container_whose_own_cpus_go_offline_gets_others(runtime: Runtime, plu
     folder = tree.container(asked, runtime.create(asked))
     runtime.start(asked.id)
     assert tree.read(folder, "cpuset.cpus") == "0-1"
+    if is_restarted:
+        plugin.stop(signal.SIGKILL)
+        plugin.start(config={"period": 0.1})
+        runtime.register()
     (root / "sys/devices/system/cpu/online").write_text("0,2-7\n")
     until(lambda: tree.read(folder, "cpuset.cpus") == "0,2")
 

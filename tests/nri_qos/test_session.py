@@ -235,7 +235,7 @@ def test_a_runtime_can_start_the_plugin_itself(root: Path, plugin: Plugin) -> No
 def test_a_configuration_from_the_runtime_that_is_wrong_is_refused(
     root: Path, runtime: Runtime, plugin: Plugin
 ) -> None:
-    plugin.start()
+    plugin.start(config={})
     with pytest.raises(CallRefused, match="perod: unknown key"):
         runtime.handshake(runtime.accept(), config="perod: 1")
 
