@@ -47,9 +47,16 @@ def test_the_demo_runs_twice_in_a_row_and_leaves_nothing_behind(temporary: Path)
         assert traces(temporary) == before
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("after", ["== A super-node", "ub-cni <<<", "nsenter", "== One volume"])
-def test_a_stopped_demo_takes_everything_down(temporary: Path, number: signal.Signals, after: str) -> None:
+@pytest.mark.parametrize(
+    ("after", "number"),
+    [
+        ("== A super-node", signal.SIGTERM),
+        ("ub-cni <<<", signal.SIGINT),
+        ("nsenter", signal.SIGTERM),
+        ("== One volume", signal.SIGINT),
+    ],
+)
+def test_a_stopped_demo_takes_everything_down(temporary: Path, after: str, number: signal.Signals) -> None:
     before = traces(temporary)
     process = start(temporary)
     assert process.stdout is not None
