@@ -17,7 +17,7 @@ from csi_ub.paging import page
 from csi_ub.pool import Pool
 from csi_ub.requests import capabilities, capacity, required
 from csi_ub.volumes import Volumes
-from ubhost.errors import Conflict, Exhausted, InvalidRequest, NotFound
+from ubhost.errors import Conflict, Exhausted, InvalidRequest, NotFound, Unsupported
 
 _Rpc = csi_pb2.ControllerServiceCapability.RPC
 _CAPABILITIES = (
@@ -147,7 +147,7 @@ class Controller(csi_pb2_grpc.ControllerServicer):
         """Return what a class could still get here: nothing, if it asks for what we do not have or another place."""
         try:
             spec = parameters.parse(request.parameters, frozenset(pool.name for pool in self._volumes.pools))
-        except InvalidRequest:
+        except (InvalidRequest, Unsupported):
             return csi_pb2.GetCapacityResponse(maximum_volume_size=Int64Value(value=0))
         wanted = request.volume_capabilities
         elsewhere = not topology.is_within(self._volumes.place, _places([request.accessible_topology]))

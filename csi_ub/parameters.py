@@ -7,7 +7,7 @@ from enum import Enum
 from typing import TypeVar
 
 from csi_ub.model import Consistency, Spec, VolumeType
-from ubhost.errors import InvalidRequest
+from ubhost.errors import InvalidRequest, Unsupported
 
 E = TypeVar("E", bound=Enum)
 _KEYS = frozenset({"type", "consistency", "replicas", "pool", "engine", "maxStaleness"})
@@ -16,6 +16,15 @@ _SHORTEST_S = 3.0  # below that Syncthing cannot keep its word: it collects chan
 _LONGEST_S = 86400.0
 _DURATION = re.compile(r"([0-9]{1,6}(?:\.[0-9]{1,3})?)(ms|s|m|h)")
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+_ABSENT: Mapping[str, Mapping[str, str]] = {
+    "type": {
+        "memory": "no engine for shared UB memory",
+        "block": "no engine for block devices; filesystem and model are there",
+    },
+    "consistency": {"close-to-open": "no engine for NFS; strong and eventual are there"},
+    "replicas": {"3": "engine glusterfs keeps one replica; a snapshot is the second copy"},
+    "engine": {"ub-shm": "no shared UB memory", "ub-block": "no shared SSU namespaces"},
+}
 _FROM_KUBERNETES = "csi.storage.k8s.io/"  # external-provisioner adds names of the claim below this prefix
 
 
@@ -24,9 +33,13 @@ def parse(parameters: Mapping[str, str], pools: frozenset[str]) -> Spec:
 
     Raises:
         InvalidRequest: unknown keys or values; the message names every one.
+        Unsupported: a value that is good, but needs what this driver cannot use on this node.
     """
     wrong: list[str] = []
     given = {key: value for key, value in parameters.items() if not key.startswith(_FROM_KUBERNETES)}
+    for key, absent in _ABSENT.items():
+        if given.get(key) in absent:
+            raise Unsupported(f"{key}: {given[key]} is not to be had on this node: {absent[given[key]]}")
     wrong += [f"unknown parameter {key!r}" for key in sorted(given.keys() - _KEYS)]
     spec = Spec(
         type=_choice("type", given, VolumeType.FILESYSTEM, wrong),

@@ -158,6 +158,17 @@ def test_every_wrong_parameter_is_named(driver: Driver) -> None:
     driver.create(parameters={"csi.storage.k8s.io/pvc/name": "claim"})
 
 
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("type", "memory"), ("type", "block"), ("consistency", "close-to-open"), ("replicas", "3"), ("engine", "ub-shm")],
+)
+def test_what_this_node_cannot_give_is_a_failed_precondition(driver: Driver, key: str, value: str) -> None:
+    with refused(Code.FAILED_PRECONDITION, naming=value):
+        driver.create(parameters={key: value})
+    answer = driver.controller.GetCapacity(csi.GetCapacityRequest(parameters={key: value}))
+    assert answer.available_capacity == 0
+
+
 def test_a_volume_that_was_not_finished_is_swept_out_at_the_next_start(driver: Driver) -> None:
     driver.kill()
     (driver.pool / "new/ub-0/data").mkdir(parents=True)
