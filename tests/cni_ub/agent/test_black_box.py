@@ -230,7 +230,7 @@ def test_the_agent_is_ready_once_kubelet_listens(world: World) -> None:
         ({"resources": [{"name": "a.b/c", "replicas": 2}]}, "an exclusive device has one holder"),
         ({"conf": {"mode": "sometimes"}}, "Invalid enum value 'sometimes'"),
         ({"kubelet": {"registration": 3}, "nonsense": 1}, "$.nonsense: unknown key"),
-        ({"metrics_address": "here"}, "metrics_address 'here' is not of the form HOST:PORT"),
+        ({"metrics_address": "here"}, "metrics_address 'here' is not HOST:PORT"),
     ],
 )
 def test_a_wrong_configuration_ends_in_one_clear_line(world: World, configuration: dict[str, Any], why: str) -> None:
