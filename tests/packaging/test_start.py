@@ -93,7 +93,7 @@ def test_a_read_only_root_and_a_tmp_without_exec_are_enough(bundle: Path, progra
         ! touch /touched 2>/dev/null
         exec "/mnt/$1" --version
     """
-    command = ["unshare", "--mount", "--propagation", "private", "sh", "-c", script, bundle, program]
+    command = ["unshare", "--mount", "--propagation", "private", "sh", "-c", script, str(bundle), program]
     done = subprocess.run(command, env={"PATH": os.environ["PATH"]}, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
