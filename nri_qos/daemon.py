@@ -31,7 +31,7 @@ from nri_qos.watch import Watch
 from nri_qos.world import World
 from nri_qos.writer import Writer
 from ubhost import config
-from ubhost.errors import InvalidRequest
+from ubhost.errors import HostFault, InvalidRequest
 from ubhost.roots import Roots
 from ubhost.webserver import WebServer, is_ready
 
@@ -83,9 +83,7 @@ class Daemon:
             self._loop.start()
         report = Report(self._world, self._loop, self._files, self._writer, self.plugin, self._mode)
         if not self._dry_run:
-            status = StatusSocket(self._roots.run, report)
-            status.start()
-            self._served.callback(status.end)
+            self._serve_status(report)
         if self._world.config.metrics_address is not None:
             from nri_qos.metrics import Exposition  # only who wants metrics pays for their library
 
@@ -106,6 +104,16 @@ class Daemon:
         if self._world.config.on_exit is OnExit.RESTORE:
             _log.info("cgroup files restored", extra={"outcome": restore.restore(self._files, self._journal)})
         self._journal.close()
+
+    def _serve_status(self, report: Report) -> None:
+        """Answer ``ubnode qos``; pods do not depend on it, so a failure is only told."""
+        try:
+            status = StatusSocket(self._roots.run, report)
+        except HostFault as error:
+            _log.warning("ubnode qos will not be answered", extra={"error": str(error)})
+            return
+        status.start()
+        self._served.callback(status.end)
 
     def _configure(self, text: str) -> None:
         """Take the configuration that a runtime hands to the plugins it starts.

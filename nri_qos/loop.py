@@ -100,7 +100,8 @@ class Loop(threading.Thread):
             is_due = now >= due
             if is_due:
                 due = max(due + self._world.config.period, now)
-            self._turn_safely(now, is_due)
+            if self._world.machine is not None:
+                self._turn_safely(now, is_due)
             if self._wake.wait(max(due - time.monotonic(), 0.0)) and not self._is_ending:
                 time.sleep(max(GATHER_S, REST * self.seen.took))
             self._wake.clear()

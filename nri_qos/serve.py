@@ -3,7 +3,6 @@
 import contextlib
 import json
 import logging
-import os
 import socket
 import threading
 from pathlib import Path
@@ -43,17 +42,19 @@ class StatusSocket(threading.Thread):
     """Writes ``{"state": …, "pods": […]}`` to everyone who connects. The folder is root's alone."""
 
     def __init__(self, folder: Path, report: Report) -> None:
+        """Listen.
+
+        Raises:
+            HostFault: the path is too long or cannot be written.
+        """
         super().__init__(name="status", daemon=True)
         self._report = report
         path = folder / SOCKET
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         try:
             path.unlink(missing_ok=True)
-            before = os.umask(0o177)
-            try:
-                self._listener.bind(str(path))
-            finally:
-                os.umask(before)
+            self._listener.bind(str(path))
+            path.chmod(0o600)
             self._listener.listen(8)
         except OSError as error:
             self._listener.close()
@@ -80,3 +81,5 @@ class StatusSocket(threading.Thread):
             peer.sendall(json.dumps(content).encode())
         except OSError as error:
             _log.debug("nobody waited for the status", extra={"error": str(error)})
+        except Exception:
+            _log.exception("the status cannot be told")

@@ -14,6 +14,7 @@ from ubproto.nri.v1alpha1 import nri_pb2
 
 from nri_qos import cli, counters, metrics
 from nri_qos.latency import BOUNDS_S, Latencies
+from tests.nri_qos import nodes
 from tests.nri_qos.cgroups import Tree
 from tests.nri_qos.conftest import TOP, Plugin, container, environment, pod, until
 from ubhost.errors import NotFound
@@ -127,6 +128,19 @@ def test_the_status_socket_is_roots_alone(running: int, root: Path) -> None:
     assert folder.stat().st_mode & 0o077 == 0
     assert (folder / "nri-qos.sock").stat().st_mode & 0o077 == 0
     assert (folder / "nri-qos.journal").stat().st_mode & 0o077 == 0
+
+
+def test_a_status_socket_that_cannot_be_made_stops_nothing(tmp_path: Path) -> None:
+    root = tmp_path / ("x" * (100 - len(str(tmp_path))))
+    nodes.write(nodes.machine("0-3"), root)
+    process = Plugin(root)
+    with Runtime(tmp_path / "nri.sock", timeout_s=15) as runtime:
+        process.start("--socket", str(tmp_path / "nri.sock"))
+        try:
+            runtime.register()
+            process.wait_for("ubnode qos will not be answered")
+        finally:
+            process.end()
 
 
 def test_a_node_without_the_plugin_is_a_clear_error(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
