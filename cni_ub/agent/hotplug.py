@@ -11,6 +11,7 @@ from ubhost.roots import Roots
 from ubhost.uevents import BACK_STOP_S, Uevents
 
 SETTLE_S = 0.05  # notices come in bursts: one look for all of them
+QUIET_S = 1.0  # every attachment makes a burst: a node that starts many pods must not look round for each
 
 log = logging.getLogger(__name__)
 
@@ -62,3 +63,5 @@ class Hotplug:
                 if select.select([wake], [], [], SETTLE_S)[0]:
                     return
                 self._inventory.wake()
+                if select.select([wake], [], [], QUIET_S)[0]:
+                    return
