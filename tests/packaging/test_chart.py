@@ -296,16 +296,17 @@ def test_alerts_ask_for_metrics_that_exist(render: Render) -> None:
 
 
 def test_probes_ask_a_port_that_the_configuration_opens(render: Render) -> None:
-    manifests = render("nri.metricsPort=12345", "agent.metricsPort=12346")
-    for component, name, port in (("nri", "nri-qos", 12345), ("agent", "agent", 12346)):
+    manifests = render("nri.metricsPort=12345", "agent.metricsPort=12346", "csi.metricsPort=12347")
+    for component, name, port in (("nri", "nri-qos", 12345), ("agent", "agent", 12346), ("csi", "csi", 12347)):
         text = of_kind(manifests, "ConfigMap")[f"ub-ub-node-{component}"]["data"][f"{component}.yaml"]
         assert yaml.safe_load(text)["metrics_address"] == f"0.0.0.0:{port}"
         assert container(manifests, name)["ports"][0]["containerPort"] == port
-        assert container(manifests, name)["readinessProbe"]["httpGet"] == {"path": "/readyz", "port": "metrics"}
+        if component != "csi":  # its probes go through the sidecar
+            assert container(manifests, name)["readinessProbe"]["httpGet"] == {"path": "/readyz", "port": "metrics"}
 
 
 def test_without_a_metrics_port_there_are_no_probes_either(render: Render) -> None:
-    manifests = render("nri.metricsPort=0", "agent.metricsPort=0", "monitoring.podMonitor=true")
+    manifests = render("nri.metricsPort=0", "agent.metricsPort=0", "csi.metricsPort=0", "monitoring.podMonitor=true")
     assert not of_kind(manifests, "PodMonitor")
     assert "livenessProbe" not in container(manifests, "nri-qos")
 
