@@ -6,8 +6,8 @@ from enum import Enum
 from pathlib import Path
 from typing import Literal
 
+from ubhost.address import host_and_port
 from ubhost.roots import Roots
-from ubhost.webserver import host_and_port
 
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 

@@ -13,8 +13,8 @@ from msgspec import Meta
 from nri_qos import cpulist, knobs
 from nri_qos.manifests import quantity
 from nri_qos.model import NumaPolicy, QosClass
+from ubhost.address import host_and_port
 from ubhost.errors import InvalidRequest
-from ubhost.webserver import host_and_port
 
 CpuList = str | int  # YAML reads a single CPU as a number
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from ubhost.address import host_and_port
 from ubhost.errors import HostFault
 
 if TYPE_CHECKING:
@@ -19,18 +20,6 @@ log = logging.getLogger(__name__)
 
 Answer = tuple[int, str, bytes]  # status, content type, body
 OK: Answer = (200, "text/plain", b"ok\n")
-
-
-def host_and_port(address: str) -> tuple[str, int]:
-    """Return the parts of ``127.0.0.1:9479``, ``[::1]:9479`` or ``:9479``.
-
-    Raises:
-        ValueError: it is none of these.
-    """
-    host, colon, port = address.rpartition(":")
-    if not colon or not (port.isascii() and port.isdigit()) or int(port) > 65535:
-        raise ValueError(f"metrics_address {address!r} is not HOST:PORT")
-    return host.strip("[]"), int(port)
 
 
 def is_ready(why_not: str | None) -> Answer:

@@ -20,8 +20,8 @@ from enum import Enum
 from fnmatch import fnmatchcase
 from typing import Any
 
+from ubhost.address import host_and_port
 from ubhost.provider import Sharing
-from ubhost.webserver import host_and_port
 
 DEFAULT_RESOURCE = "unifiedbus.com/ub_net_device"
 MAX_REPLICAS = 1024

@@ -42,6 +42,7 @@ def running(runtime: Runtime, plugin: Plugin, tree: Tree, root: Path) -> int:
         tree.container(asked, runtime.create(asked))
         runtime.start(asked.id)
     plugin.wait_for("offline work given more")
+    until(lambda: 'ub_qos_writes_total{file="cpu.max"}' in fetch(port, "/metrics")[1])
     return int(port)
 
 

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 import pytest
 from prometheus_client.core import GaugeMetricFamily, Metric
 
+from ubhost.address import host_and_port
 from ubhost.errors import HostFault
-from ubhost.webserver import WebServer, host_and_port, is_ready
+from ubhost.webserver import WebServer, is_ready
 
 
 class Devices:

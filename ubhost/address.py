@@ -1,0 +1,13 @@
+"""Network addresses in configurations. Pure, so that plans may know configurations."""
+
+
+def host_and_port(address: str) -> tuple[str, int]:
+    """Return the parts of ``127.0.0.1:9479``, ``[::1]:9479`` or ``:9479``.
+
+    Raises:
+        ValueError: it is none of these.
+    """
+    host, colon, port = address.rpartition(":")
+    if not colon or not (port.isascii() and port.isdigit()) or int(port) > 65535:
+        raise ValueError(f"metrics_address {address!r} is not HOST:PORT")
+    return host.strip("[]"), int(port)
