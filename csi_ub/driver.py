@@ -1,6 +1,8 @@
 """Wires the services of one driver process."""
 
 import logging
+import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
@@ -29,11 +31,12 @@ from csi_ub.syncthing.daemon import Daemon
 from csi_ub.volumes import Volumes
 from ubhost import statefile
 from ubhost.config import convert
-from ubhost.errors import InvalidRequest, NotFound, UbError
+from ubhost.errors import Busy, InvalidRequest, NotFound, UbError
 from ubhost.roots import Roots
 
 log = logging.getLogger(__name__)
 
+_SUPERVISE_S = 5.0
 _REMEMBERED = "csi.json"
 _LONGEST_NODE_ID = 256  # bytes, CSI spec "Size Limits"
 
@@ -146,16 +149,33 @@ def _host(address: str) -> str | None:
 
 
 def _serve(volumes: Volumes) -> None:
-    """Make the volumes of this node reachable again, after a reboot or the death of a daemon."""
+    """Make the volumes of this node reachable again, after a reboot; then see that they stay so."""
     for engine in volumes.engines.known.values():
         try:
             engine.resume()
         except UbError as error:
             log.warning("not resumed", extra={"engine": engine.name, "error": str(error)})
+    _look_after(volumes)
+    if volumes.engines.has_peers:
+        threading.Thread(target=_look_after_for_ever, args=(volumes,), name="supervisor", daemon=True).start()
+
+
+def _look_after_for_ever(volumes: Volumes) -> None:
+    while True:
+        time.sleep(_SUPERVISE_S)
+        _look_after(volumes)
+
+
+def _look_after(volumes: Volumes) -> None:
+    """Start the data daemons that died. A volume that a call is working on is left to that call."""
     for pool in volumes.pools:
         for volume in pool.volumes.all():
             try:
-                volumes.engines.named(volume.engine).prepare(volume, pool)
+                with pool.volumes.lock(volume.id, wait_s=0):
+                    if pool.volumes.find(volume.id) == volume:
+                        volumes.engines.named(volume.engine).look_after(volume, pool)
+            except Busy:
+                continue
             except UbError as error:
                 log.warning("not reachable", extra={"volume_id": volume.id, "error": str(error)})
 

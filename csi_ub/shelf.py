@@ -27,7 +27,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from csi_ub.locks import hold
+from csi_ub.locks import PATIENCE_S, hold
 from csi_ub.model import Snapshot, Volume, owner_tag
 from csi_ub.pools.copy import remove_tree
 from ubhost import statefile
@@ -188,9 +188,9 @@ class Shelf(Generic[R]):
             return after
 
     @contextmanager
-    def lock(self, what: str) -> Iterator[None]:
+    def lock(self, what: str, *, wait_s: float = PATIENCE_S) -> Iterator[None]:
         """Work on one thing alone, among all drivers of this pool."""
-        with hold(self.root / "locks", f"{self.kind} {what}"):
+        with hold(self.root / "locks", f"{self.kind} {what}", wait_s=wait_s):
             yield
 
     @property

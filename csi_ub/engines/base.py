@@ -44,7 +44,10 @@ class Engine(Protocol):
         """Go on with what an earlier driver left on this node."""
 
     def prepare(self, volume: Volume, pool: Pool) -> Volume:
-        """Make a new volume reachable, or one from before the driver started; return its record, completed."""
+        """Make a new volume reachable; return its record, completed. Nothing happens if it is."""
+
+    def look_after(self, volume: Volume, pool: Pool) -> None:
+        """Start what died since it was prepared. The caller holds the volume's lock."""
 
     def context(self, volume: Volume, pool: Pool) -> Mapping[str, str]:
         """Return what another node must know to reach the volume; no secrets."""

@@ -29,6 +29,9 @@ class BindEngine:
     def prepare(self, volume: Volume, pool: Pool) -> Volume:
         return volume
 
+    def look_after(self, volume: Volume, pool: Pool) -> None:
+        """Nothing runs."""
+
     def context(self, volume: Volume, pool: Pool) -> Mapping[str, str]:
         return {**volume_context(self.name, volume), "path": str(pool.path)}
 

@@ -60,7 +60,7 @@ class GlusterEngine:
             raise Unsupported("engine glusterfs needs peers in the configuration of the driver")
 
     def resume(self) -> None:
-        """The bricks are started by ``prepare``, and clients when they are needed."""
+        """Bricks are started by ``look_after``, and clients when they are needed."""
 
     def prepare(self, volume: Volume, pool: Pool) -> Volume:
         with self._alone(f"brick {volume.id}"):
@@ -68,7 +68,13 @@ class GlusterEngine:
                 return volume
             port = volume.port or self._free_port()
             self._start_brick(replace(volume, port=port), pool)
+        if port == volume.port:
+            return volume
         return pool.volumes.update(volume.id, lambda known: replace(known, port=port))
+
+    def look_after(self, volume: Volume, pool: Pool) -> None:
+        if volume.port:  # without one its CreateVolume is not answered yet, and will be repeated
+            self.prepare(volume, pool)
 
     def context(self, volume: Volume, pool: Pool) -> Mapping[str, str]:
         quota = "enforced" if pool.space.has_quota else "none"

@@ -71,6 +71,9 @@ class SyncthingEngine:
         self._share_folder(volume.id, share, volume.spec.max_staleness_s, is_model=is_model)
         return volume
 
+    def look_after(self, volume: Volume, pool: Pool) -> None:
+        self.prepare(volume, pool)
+
     def context(self, volume: Volume, pool: Pool) -> Mapping[str, str]:
         return {**volume_context(self.name, volume), "maxStaleness": f"{volume.spec.max_staleness_s:g}s"}
 
@@ -126,6 +129,7 @@ class SyncthingEngine:
 
     def keep(self) -> None:
         """Do what has to be done now and then: find peers that came up, beat, and drop copies that are done with."""
+        self.daemon.start()  # it may have died
         for node, host in self.peers.items():
             if node not in self._devices:
                 with suppress(UbError):
