@@ -11,7 +11,7 @@ from ubhost.roots import Roots
 from ubhost.uevents import BACK_STOP_S, Uevents
 
 SETTLE_S = 0.05  # notices come in bursts: one look for all of them
-QUIET_S = 1.0  # every attachment makes a burst: a node that starts many pods must not look round for each
+QUIET_S = 3.0  # every attachment makes a burst: a node that starts many pods must not look round for each (0.1 s)
 
 log = logging.getLogger(__name__)
 
