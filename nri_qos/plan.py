@@ -22,6 +22,8 @@ from nri_qos.placement import Room
 from nri_qos.pools import Key, Node, Occupied
 from ubhost.errors import Exhausted, InvalidRequest
 
+GUARANTEED_OOM_SCORE = -997
+
 
 @dataclass(frozen=True, slots=True)
 class Request:
@@ -68,11 +70,20 @@ def plan_create(request: Request, node: Node) -> Decision:
 
 
 def is_guaranteed(pod: Pod, container: Container) -> bool:
-    """Whether kubelet made this a Guaranteed pod: its cgroup lies directly below the root of the pods."""
-    parent = pod.cgroup_parent
-    if "besteffort" in parent or "burstable" in parent:
+    """Whether this is a container of a Guaranteed pod.
+
+    kubelet puts its cgroup directly below the root of the pods. Where the runtime does not tell, its OOM score says so;
+    and where it does not tell that either, a CPU limit that equals the request, and a memory limit.
+    """
+    where = f"{pod.cgroup_parent} {container.cgroups_path}"
+    if "besteffort" in where or "burstable" in where:
         return False
-    return "kubepods" in parent or container.oom_score_adj == -997
+    if "kubepods" in where:
+        return True
+    if container.oom_score_adj is not None:
+        return container.oom_score_adj == GUARANTEED_OOM_SCORE
+    resources = container.resources
+    return bool(resources.whole_cpus and resources.quota and resources.memory_limit)
 
 
 def _offline(request: Request, node: Node) -> Decision:

@@ -308,7 +308,7 @@ def test_the_tightest_node_that_fits_is_broken_first() -> None:
     assert take_cpus(machine, free, 7) == frozenset()
 
 
-def test_guaranteed_is_told_by_the_cgroup_and_else_by_the_oom_score() -> None:
+def test_guaranteed_is_told_by_the_cgroup_or_the_oom_score_or_the_limits() -> None:
     def pod(parent: str) -> Pod:
         return Pod("i", cgroup_parent=parent)
 
@@ -318,3 +318,11 @@ def test_guaranteed_is_told_by_the_cgroup_and_else_by_the_oom_score() -> None:
     assert not plan.is_guaranteed(pod("/kubepods/burstable/poduid"), marked)
     assert not plan.is_guaranteed(pod(""), plain)
     assert plan.is_guaranteed(pod(""), marked)
+    limited = Container("c", "i", resources=Resources(1024, 100_000, 100_000, memory_limit=1))
+    assert plan.is_guaranteed(pod("/somewhere"), limited)
+    assert not plan.is_guaranteed(pod(""), Container("c", "i", resources=Resources(1024, 100_000, 100_000)))
+    assert not plan.is_guaranteed(pod(""), Container("c", "i", oom_score_adj=500, resources=limited.resources))
+    inside = Container(
+        "c", "i", cgroups_path="kubepods-burstable-pod1.slice:cri-containerd:c", resources=limited.resources
+    )
+    assert not plan.is_guaranteed(pod(""), inside)
