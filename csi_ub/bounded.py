@@ -5,7 +5,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
-from csi_ub.errors import Unreachable
+from csi_ub.reasons import Unreachable
 
 T = TypeVar("T")
 

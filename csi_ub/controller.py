@@ -10,11 +10,11 @@ from ubproto.csi.v1 import csi_pb2, csi_pb2_grpc
 
 from csi_ub import answers, parameters, topology
 from csi_ub.engines.base import Engine, Reach
-from csi_ub.errors import OutOfRange
 from csi_ub.model import Capability, CapacityRange, Consistency, Snapshot, Source, Spec, Volume
 from csi_ub.mountflags import attributes
 from csi_ub.paging import page
 from csi_ub.pool import Pool
+from csi_ub.reasons import OutOfRange
 from csi_ub.requests import capabilities, capacity, required
 from csi_ub.volumes import Volumes
 from ubhost.errors import Conflict, Exhausted, InvalidRequest, NotFound, Unsupported

@@ -11,29 +11,9 @@ from typing import Any, NoReturn
 import grpc
 
 from csi_ub import limits, redact
+from csi_ub.reasons import InUse, NotStaged, OutOfRange, StaleToken, Unreachable
 from ubhost import errors
 from ubhost.log import ids
-
-
-class InUse(errors.Conflict):
-    """The object must not be changed while somebody uses it; the message says who."""
-
-
-class NotStaged(errors.Conflict):
-    """The volume must be staged first."""
-
-
-class OutOfRange(errors.InvalidRequest):
-    """A size that cannot be had."""
-
-
-class StaleToken(errors.Conflict):
-    """A page token that this driver did not hand out, or whose list has gone."""
-
-
-class Unreachable(errors.Busy):
-    """The node that owns the volume does not answer; a later try may find it back."""
-
 
 STATUS: dict[type[errors.UbError], grpc.StatusCode] = {
     errors.InvalidRequest: grpc.StatusCode.INVALID_ARGUMENT,

@@ -6,8 +6,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from csi_ub.errors import InUse
 from csi_ub.plan import Entry, Seen
+from csi_ub.reasons import InUse
 from csi_ub.steps import Bind, Folder, MountStep
 from ubhost.errors import HostFault, InvalidRequest
 from ubhost.kernel import mountinfo, mounts

@@ -3,8 +3,8 @@
 import grpc
 from ubproto.csi.v1 import csi_pb2, csi_pb2_grpc
 
-from csi_ub.errors import NotStaged
 from csi_ub.nodevolumes import NodeVolumes
+from csi_ub.reasons import NotStaged
 from csi_ub.requests import one_capability, required
 
 _Rpc = csi_pb2.NodeServiceCapability.RPC

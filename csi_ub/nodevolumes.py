@@ -16,7 +16,6 @@ from pathlib import Path
 from csi_ub import propagation
 from csi_ub.bounded import Bounded
 from csi_ub.engines.base import Reach
-from csi_ub.errors import InUse, NotStaged
 from csi_ub.locks import hold
 from csi_ub.model import Attachment, Capability, VolumeType
 from csi_ub.mounter import Mounter, canonical, see
@@ -25,6 +24,7 @@ from csi_ub.noderecord import Debts, NodeRecord, NodeRecords, Use
 from csi_ub.plan import Seen, plan_mount, plan_unmount
 from csi_ub.pool import boot_id
 from csi_ub.pools.base import Usage
+from csi_ub.reasons import InUse, NotStaged
 from csi_ub.steps import Bind
 from csi_ub.volumes import Volumes
 from ubhost.apply import apply

@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Sequence
 from typing import Protocol, TypeVar
 
-from csi_ub.errors import StaleToken
 from csi_ub.model import is_own_id
+from csi_ub.reasons import StaleToken
 from ubhost.errors import InvalidRequest
 
 

@@ -3,11 +3,10 @@
 from dataclasses import dataclass
 from enum import Enum
 
-from csi_ub.errors import InUse
+from csi_ub.reasons import InUse
 from csi_ub.steps import Bind, Folder, MountStep
 from ubhost.errors import Conflict
-from ubhost.kernel.mountinfo import Mount, Origin
-from ubhost.kernel.mounts import Attribute
+from ubhost.mounttable import Attribute, Mount, Origin
 
 _OPTIONS = {
     "ro": Attribute.RDONLY,

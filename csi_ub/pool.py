@@ -12,11 +12,11 @@ from pathlib import Path
 
 import msgspec
 
-from csi_ub.errors import InUse
 from csi_ub.locks import hold
 from csi_ub.model import Attachment, Snapshot, Volume, VolumeType, owner_tag
 from csi_ub.pools.base import Space, Usage
 from csi_ub.pools.copy import remove_tree
+from csi_ub.reasons import InUse
 from csi_ub.shelf import VERSION, Shelf
 from ubhost import statefile
 from ubhost.errors import HostFault, NotFound

@@ -4,8 +4,8 @@ from collections.abc import Iterable
 
 from ubproto.csi.v1 import csi_pb2
 
-from csi_ub.errors import OutOfRange
 from csi_ub.model import AccessMode, Capability, CapacityRange
+from csi_ub.reasons import OutOfRange
 from ubhost.errors import InvalidRequest
 
 

@@ -2,8 +2,7 @@
 
 from dataclasses import dataclass, replace
 
-from ubhost.kernel.mountinfo import Origin
-from ubhost.kernel.mounts import Attribute
+from ubhost.mounttable import Attribute, Origin
 
 
 @dataclass(frozen=True, slots=True)

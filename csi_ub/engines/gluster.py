@@ -25,11 +25,11 @@ from csi_ub import programs
 from csi_ub.bounded import Bounded
 from csi_ub.engines import volfiles
 from csi_ub.engines.base import Reach, volume_context
-from csi_ub.errors import Unreachable
 from csi_ub.locks import hold
 from csi_ub.model import Attachment, Volume
 from csi_ub.pool import Pool, Share
 from csi_ub.pools.base import Usage
+from csi_ub.reasons import Unreachable
 from ubhost.errors import Exhausted, HostFault, NotFound, UbError, Unsupported
 from ubhost.kernel import mountinfo, mounts
 
@@ -140,7 +140,7 @@ class GlusterEngine:
     def _start_brick(self, volume: Volume, pool: Pool) -> None:
         text = volfiles.brick(
             volume.id,
-            pool.volumes.home / volume.id / "share",
+            str(pool.volumes.home / volume.id / "share"),
             listen=self.address or "0.0.0.0",  # noqa: S104 - the brick answers the peers' addresses only
             port=volume.port,
             allowed=sorted({"127.0.0.1", *self.peers.values(), *([self.address] if self.address else [])}),

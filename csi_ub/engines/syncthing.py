@@ -23,13 +23,13 @@ from pathlib import Path
 
 from csi_ub import programs
 from csi_ub.engines.base import Reach, volume_context
-from csi_ub.errors import Unreachable
 from csi_ub.locks import hold
 from csi_ub.model import Attachment, Volume, VolumeType, owner_tag
 from csi_ub.models.store import ModelStore
 from csi_ub.pool import Pool, Share
 from csi_ub.pools.base import Usage
 from csi_ub.pools.copy import remove_tree
+from csi_ub.reasons import Unreachable
 from csi_ub.syncthing import deviceid, folders
 from csi_ub.syncthing.daemon import PORT, Daemon
 from ubhost.errors import Busy, HostFault, NotFound, UbError, Unsupported

@@ -7,16 +7,15 @@ Source: GlusterFS 10 and 11, xlators/*/src options tables; `glusterfsd --volfile
 """
 
 from collections.abc import Iterable
-from pathlib import Path
 
 PING_S = 10  # a client gives up on a silent brick after this long, and pods read ENOTCONN
 
 
-def brick(name: str, share: Path, *, listen: str, port: int, allowed: Iterable[str]) -> str:
+def brick(name: str, share: str, *, listen: str, port: int, allowed: Iterable[str]) -> str:
     """Return the server's graph: files under ``share``, offered as ``name`` to the addresses ``allowed``."""
     return "".join(
         (
-            _translator("posix", "storage/posix", {"directory": str(share)}),
+            _translator("posix", "storage/posix", {"directory": share}),
             _translator("locks", "features/locks", {}, "posix"),
             _translator(name, "performance/io-threads", {"thread-count": "16"}, "locks"),
             _translator(

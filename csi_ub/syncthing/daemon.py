@@ -18,8 +18,8 @@ from typing import Any
 from urllib.parse import quote
 
 from csi_ub import programs
-from csi_ub.errors import Unreachable
 from csi_ub.locks import hold
+from csi_ub.reasons import Unreachable
 from csi_ub.syncthing.deviceid import device_id
 from ubhost.errors import HostFault, NotFound
 

@@ -8,7 +8,7 @@ import hashlib
 import socket
 import ssl
 
-from csi_ub.errors import Unreachable
+from csi_ub.reasons import Unreachable
 
 _ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567"
 

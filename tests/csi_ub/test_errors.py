@@ -12,7 +12,8 @@ import pytest
 from ubproto.csi.v1 import csi_pb2 as csi
 from ubproto.csi.v1 import csi_pb2_grpc
 
-from csi_ub.errors import STATUS, InUse, OutOfRange, ReasonToStatus
+from csi_ub.errors import STATUS, ReasonToStatus
+from csi_ub.reasons import InUse, OutOfRange
 from tests.csi_ub.driver import refused
 from ubhost import errors
 from ubhost.log import set_up

@@ -7,51 +7,13 @@ touch the mounts at all. Source: proc_pid_mountinfo(5).
 import os
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
 from ubhost.errors import HostFault
+from ubhost.mounttable import Mount as Mount
+from ubhost.mounttable import Origin as Origin
 
 _ESCAPE = re.compile(r"\\([0-7]{3})")
-
-
-@dataclass(frozen=True, slots=True)
-class Origin:
-    """What a mount shows: directory ``root`` of the file system ``device`` (``major:minor``).
-
-    A bind mount and the directory it was made of have the same origin.
-    """
-
-    device: str
-    root: str
-
-
-@dataclass(frozen=True, slots=True)
-class Mount:
-    """One line. ``options`` belong to this mount, ``super_options`` to its file system."""
-
-    id: int
-    parent: int
-    origin: Origin
-    target: str
-    options: frozenset[str]
-    tags: tuple[str, ...]  # "shared:3", "master:2"
-    fstype: str
-    source: str
-    super_options: frozenset[str]
-
-    @property
-    def is_read_only(self) -> bool:
-        return "ro" in self.options or "ro" in self.super_options
-
-    @property
-    def is_shared(self) -> bool:
-        return any(tag.startswith("shared:") for tag in self.tags)
-
-    @property
-    def is_slave(self) -> bool:
-        """Whether mounts made here stay unseen by the namespace it was copied from."""
-        return not self.is_shared and any(tag.startswith("master:") for tag in self.tags)
 
 
 def read(path: Path = Path("/proc/self/mountinfo")) -> tuple[Mount, ...]:

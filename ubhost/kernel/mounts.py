@@ -10,8 +10,9 @@ move_mount(2), umount2(2); the numbers are the same on every architecture since 
 
 import ctypes
 import os
-from enum import IntFlag
 from pathlib import Path
+
+from ubhost.mounttable import Attribute as Attribute
 
 _OPEN_TREE, _MOVE_MOUNT, _MOUNT_SETATTR = 428, 429, 442
 _OPEN_TREE_CLONE, _OPEN_TREE_CLOEXEC = 1, os.O_CLOEXEC
@@ -19,18 +20,6 @@ _AT_EMPTY_PATH, _AT_RECURSIVE, _AT_FDCWD = 0x1000, 0x8000, -100
 _MOVE_MOUNT_F_EMPTY_PATH, _MOVE_MOUNT_T_EMPTY_PATH = 0x4, 0x40
 _MNT_DETACH, _UMOUNT_NOFOLLOW = 2, 8
 _MS_PRIVATE = 1 << 18
-
-
-class Attribute(IntFlag):
-    """What may be set on one mount without touching its file system. Numbers: MOUNT_ATTR_*."""
-
-    RDONLY = 0x01
-    NOSUID = 0x02
-    NODEV = 0x04
-    NOEXEC = 0x08
-    NOATIME = 0x10
-    NODIRATIME = 0x80
-    NOSYMFOLLOW = 0x200000
 
 
 _ATIME = 0x70  # the atime choice is a field of several bits: clear it before setting one
