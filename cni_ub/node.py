@@ -1,6 +1,6 @@
 """Look at one attachment in the kernel and the driver, and carry out steps on it.
 
-The tests of this class run on its double in memory too (tests/cni_ub/memory_node.py).
+This is the only place of the plugin that changes links, devices and rates.
 
 Source: design section 4; reference/cni.md section 4 (H18 to H23); reference/ub.md section 3.
 """
