@@ -51,17 +51,19 @@ def plan_mount(want: Bind, seen: Seen, dead: frozenset[Origin] = frozenset()) ->
     Raises:
         Conflict: something else is mounted there, or the path is no folder.
     """
-    corpses = tuple(_without(mount, want.target, lazy=True) for mount in reversed(seen.mounts) if mount.origin in dead)
-    living = tuple(mount for mount in seen.mounts if mount.origin not in dead)
-    if corpses and not living:
+    covered = list(seen.mounts)
+    corpses: list[MountStep] = []
+    while covered and covered[-1].origin in dead:  # from the top: unmounting takes what lies there
+        corpses.append(_without(covered.pop(), want.target, lazy=True))
+    if corpses and not covered:
         return (*corpses, want)
-    if living:
-        top = living[-1]
+    if covered:
+        top = covered[-1]
         if top.origin != want.origin:
             raise Conflict(f"{want.target} carries a mount of {top.origin.root} ({top.fstype}), not this volume")
         if attributes_of(top) != want.attributes:
             raise Conflict(f"{want.target} carries this volume with other options: {','.join(sorted(top.options))}")
-        return (*corpses, *(_without(mount, want.target) for mount in reversed(living[1:])))
+        return (*corpses, *_without_copies(want, covered))
     match seen.entry:
         case Entry.MISSING:
             return (Folder(want.target), want)
@@ -88,6 +90,13 @@ def plan_unmount(
     if remove and (seen.mounts or seen.entry is Entry.FOLDER):
         steps.append(Folder(target, exists=False))
     return tuple(steps)
+
+
+def _without_copies(want: Bind, mounts: list[Mount]) -> tuple[MountStep, ...]:
+    """Return the steps that leave one of several equal mounts; where they differ the topmost is what pods see."""
+    if any(each.origin != want.origin or attributes_of(each) != want.attributes for each in mounts):
+        return ()
+    return tuple(_without(mount, want.target) for mount in reversed(mounts[1:]))
 
 
 def _without(mount: Mount, target: str, *, lazy: bool = False) -> Bind:
