@@ -35,6 +35,9 @@ conformance:    ## csi-sanity against every kind of pool (as root, needs Go)
 consistency:    ## do volumes keep their promise? three nodes, kills, pulled cables, controls that must fail (as root, 2 min)
 	@packaging/setup test && packaging/in-namespaces sh -c '$(PY) -m tests.csi_ub.consistency && $(PY) -m tests.csi_ub.consistency.eventual'
 
+bench-csi:      ## calls of ub-csi, and bytes through strong volumes against a raw disk (as root, 1 min)
+	@packaging/setup test && packaging/in-namespaces $(PY) -m bench.csi
+
 build:          ## dist/ub-node/: the five executables, one bundle
 	@packaging/setup build && $(PY) packaging/build.py
 
@@ -71,4 +74,4 @@ bench-agent:    ## what ub-agent costs at rest, against its budget
 e2e:            ## the built executables on a real node: QEMU, containerd, three NUMA nodes
 	@packaging/setup e2e && $(PY) -m e2e
 
-.PHONY: bench-nri bench-qos consistency conformance help setup demo test test-kernel test-binary test-chart release image bench-cni bench-startup bench-agent bench-zerocopy lint fmt type proto build e2e
+.PHONY: bench-csi bench-nri bench-qos consistency conformance help setup demo test test-kernel test-binary test-chart release image bench-cni bench-startup bench-agent bench-zerocopy lint fmt type proto build e2e
