@@ -10,7 +10,7 @@ Source: design section 4; containernetworking/cni SPEC.md 1.1.0, "ADD"; referenc
 import logging
 import time
 from collections.abc import Iterable
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -32,7 +32,7 @@ from ubhost.apply import apply
 from ubhost.errors import Busy, Conflict, HostFault, InvalidRequest, NotFound, UbError, Unsupported
 from ubhost.kernel import netns
 from ubhost.model import Link
-from ubhost.provider import Device, Sharing
+from ubhost.provider import Device, Kind, Sharing
 from ubhost.record import Delegate, OriginalLink, Record, State
 
 LOG = logging.getLogger("cni_ub")
@@ -159,7 +159,8 @@ class _Attaching:
 
     def _wanted(self) -> Wanted:
         conf = self.request.conf
-        moves = conf.netdev == "auto" and self.device.netdev is not None
+        is_many_pods = self.sharing is Sharing.SHARED and self.node.provider.kind is Kind.RDMA
+        moves = conf.netdev == "auto" and self.device.netdev is not None and not is_many_pods
         name = self._free_name() if conf.is_chained else self.request.ifname
         want = Wanted(self.device, name, self.device.netdev if moves else None, conf.mtu)
         return replace(want, **rates_of(conf, self.node.provider.kind))
@@ -234,8 +235,15 @@ class _Attaching:
         return before.min_mbps, before.max_mbps
 
     def _attach(self, want: Wanted, seen: Seen, ipam: Ipam | None) -> Result:
-        """Bring link, device and addresses together. The kernel's move takes long and leaves us nothing to do."""
-        with beside(lambda: self._attach_device(want)), ExitStack() as failing:
+        """Bring link, device and addresses together. The kernel's move takes long and leaves us nothing to do.
+
+        An RDMA device goes first and alone: a soft one dies when its netdev leaves the namespace, so it must have
+        refused to move before that.
+        """
+        is_rdma = self.node.provider.kind is Kind.RDMA
+        if is_rdma:
+            self._attach_device(want)
+        with nullcontext() if is_rdma else beside(lambda: self._attach_device(want)), ExitStack() as failing:
             running = ipam.start_add() if ipam else None
             if running:
                 self.host.stop.watch(running.process)

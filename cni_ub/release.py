@@ -156,6 +156,8 @@ def held_by(host: Host, record: Record, node: Node) -> Held:
         limit = Bandwidth() if device else None  # what it was before is lost; a free device has none
         return Held(record.device, _members_in(host, record, node, device), netdev=_netdev(device), limit=limit)
     limit = Bandwidth(*record.limit_mbps) if record.limit_mbps else None
+    if record.boot_id != host.ledger.boot_id:  # it says nothing about the links and EIDs of this boot
+        return Held(record.device, limit=limit)
     addresses = tuple(ip_interface(text) for text in record.link.addresses) if record.link else ()
     eids = tuple(EidSlot(member, index, Eid.parse(eid)) for member, index, eid in record.eids)
     return Held(record.device, record.members, eids, record.link, "", limit, record.shaper, addresses)

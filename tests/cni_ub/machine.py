@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -120,6 +121,7 @@ class Machine:
     ipam: Ipam
     stop: Stop = field(default_factory=Stop)
     pods: list[str] = field(default_factory=list)
+    monitor: "subprocess.Popen[str] | None" = None
 
     @classmethod
     def build(cls, root: Path, devices: int = 2) -> "Machine":
@@ -219,6 +221,18 @@ class Machine:
     def ledger(self) -> list[str]:
         folder = self.root / "var/lib/ub-node/attachments"
         return sorted(file.name for file in folder.iterdir()) if folder.exists() else []
+
+    def watch_links(self) -> None:
+        """Listen to what happens to links on the host from now on."""
+        self.monitor = subprocess.Popen(["ip", "monitor", "link"], stdout=subprocess.PIPE, text=True)
+        time.sleep(0.3)
+
+    def link_notices(self) -> str:
+        """Return the notices about the devices' links since ``watch_links``."""
+        assert self.monitor
+        self.monitor.terminate()
+        output, _ = self.monitor.communicate()
+        return "".join(line for line in output.splitlines() if "ipourma" in line)
 
     def link_mac(self, number: int) -> str:
         with Rtnl() as host:

@@ -179,6 +179,11 @@ def test_a_reboot_frees_every_device(machine: Machine, pod: str, attached: tuple
     (record,) = machine.host.ledger.records()
     machine.host.ledger.write(replace(record, boot_id="of another boot"))
     machine.bring_home("pod-1", "net1")
+    ip("link set net1 name ipourma1 alias native-1 address 02:00:00:00:00:77 mtu 1480")  # a boot makes it anew
+    during = machine.state()[0]
+    assert delete(machine, pod) == 0
+    assert machine.state()[0] == during  # what the record says is of another link
+    machine.host.ledger.write(replace(record, boot_id="of another boot"))
     assert machine.call("ADD", machine.conf(), pod=machine.new_pod("pod-2"), container="c2").code == 0
     assert machine.ledger == ["urma_1@c2@net1.json"]
 
