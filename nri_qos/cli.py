@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
 
 from nri_qos import cpulist, manifests, observe, serve
 from nri_qos.config import Config
@@ -188,11 +187,9 @@ def _decided(decision: Decision) -> dict[str, Any]:
 def _documents(file: str) -> list[object]:
     try:
         text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
-        return list(yaml.safe_load_all(text))
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidRequest(f"cannot read {file}: {getattr(error, 'strerror', None) or error}") from error
-    except yaml.YAMLError as error:
-        raise InvalidRequest(f"{file} is not YAML: {error}") from error
+    return config.documents(text, where=file)
 
 
 def table(lines: Sequence[tuple[str, ...]]) -> str:

@@ -15,8 +15,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-import yaml
-
 from nri_qos import cgroup, reservations, restore
 from nri_qos.cgroup import Mode
 from nri_qos.config import Config, OnExit
@@ -31,7 +29,7 @@ from nri_qos.watch import Watch
 from nri_qos.world import World
 from nri_qos.writer import Writer
 from ubhost import config
-from ubhost.errors import HostFault, InvalidRequest
+from ubhost.errors import HostFault
 from ubhost.roots import Roots
 from ubhost.webserver import WebServer, is_ready
 
@@ -130,9 +128,4 @@ def journal_of(roots: Roots) -> Path:
 
 
 def _parsed(text: str) -> Config:
-    where = "the configuration from the runtime"
-    try:
-        content = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise InvalidRequest(f"{where} is not YAML: {error}") from error
-    return config.convert({} if content is None else content, Config, where=where)
+    return config.parse(text, Config, where="the configuration from the runtime")

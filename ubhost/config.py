@@ -31,11 +31,43 @@ def load(path: Path | None, kind: type[C]) -> C:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidRequest(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from error
+    return parse(text, kind, where=str(path))
+
+
+def parse(text: str, kind: type[C], *, where: str) -> C:
+    """Return YAML ``text`` as a ``kind``; ``where`` names the source in errors.
+
+    Raises:
+        InvalidRequest: see ``load``.
+    """
+    content, *more = documents(text, where=where) or [None]
+    if more:
+        raise InvalidRequest(f"{where} holds {len(more) + 1} documents; one is expected")
+    return convert({} if content is None else content, kind, where=where)
+
+
+def documents(text: str, *, where: str) -> list[Any]:
+    """Return the documents of YAML ``text``; ``where`` names the source in errors.
+
+    Raises:
+        InvalidRequest: it is not YAML, or a key is given twice.
+    """
     try:
-        content = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise InvalidRequest(f"{path} is not YAML: {error}") from error
-    return convert({} if content is None else content, kind, where=str(path))
+        return list(yaml.load_all(text, _Strict))  # noqa: S506 - a SafeLoader
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: a date that does not exist
+        raise InvalidRequest(f"{where} is not YAML: {error}") from error
+    except RecursionError:
+        raise InvalidRequest(f"{where} is not YAML that we take: nested too deep") from None
+
+
+class _Strict(yaml.SafeLoader):
+    """YAML as usual, but a key that is given twice is an error: the first one was meant too."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode) and key.value != "<<"]
+        if doubles := sorted({key for key in keys if keys.count(key) > 1}):
+            raise yaml.constructor.ConstructorError(None, None, f"{', '.join(doubles)} is given twice", node.start_mark)
+        return super().construct_mapping(node, deep)
 
 
 def convert(content: object, kind: type[C], *, where: str) -> C:

@@ -60,7 +60,22 @@ def test_all_errors_are_named_at_once_with_their_places(tmp_path: Path) -> None:
         assert part in str(error.value)
 
 
-@pytest.mark.parametrize("text", ["- 1", "just words", "{", "a: b: c", "\x00"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "- 1",
+        "just words",
+        "{",
+        "a: b: c",
+        "\x00",
+        "period: 2020-13-45",
+        "[" * 3000,
+        "period: 1\nperiod: 2",
+        "pools: [{name: a, name: b}]",
+        "<<: 1",
+        "period: 1\n---\nperiod: 2",
+    ],
+)
 def test_what_is_not_a_yaml_mapping_is_refused_with_the_path(tmp_path: Path, text: str) -> None:
     with pytest.raises(InvalidRequest, match=r"c\.yaml"):
         load(tmp_path, text)
