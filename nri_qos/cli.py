@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-
 from nri_qos import cpulist, manifests, observe, serve
 from nri_qos.config import Config
 from nri_qos.model import Container, Decision, Pod
