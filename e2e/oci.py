@@ -12,7 +12,7 @@ from pathlib import Path
 
 # What the tests and their containers call; busybox decides by the name it is called with.
 APPLETS = tuple(
-    "sh cat cp cut date dd echo env false grep head httpd id ip kill ln ls mkdir mv nc nproc ping ps rm sed seq "  # noqa: SIM905
+    "sh cat chroot cp cut date dd echo env false grep head httpd id ip kill ln ls mkdir mv nc nproc ping ps rm sed seq "  # noqa: SIM905
     "sha256sum sleep sort stat tail test touch tr true wc wget yes".split()
 )
 
