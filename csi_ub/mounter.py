@@ -12,19 +12,26 @@ from csi_ub.steps import Bind, Folder, MountStep
 from ubhost.errors import HostFault, InvalidRequest
 from ubhost.kernel import mountinfo, mounts
 
+_NAME_MAX, _PATH_MAX = 255, 4096  # bytes, the latter with a final NUL; linux/limits.h
+
 
 def canonical(path: str) -> Path:
     """Return ``path`` as the mount table spells it: its parent resolved, its last part taken as it is.
 
     Raises:
-        InvalidRequest: it is not absolute, or ends in a part that names no entry of its own.
+        InvalidRequest: it is not absolute, ends in a part that names no entry of its own, or is too long for Linux.
     """
     if not path.startswith("/"):
         raise InvalidRequest(f"path {path!r} is not absolute")
     name = Path(path).name
     if name in ("", ".", "..") or "\0" in path:
         raise InvalidRequest(f"path {path!r} names no mount point")
-    return Path(os.path.realpath(Path(path).parent)) / name
+    found = Path(os.path.realpath(Path(path).parent)) / name
+    if (longest := max(len(os.fsencode(part)) for part in found.parts)) > _NAME_MAX:
+        raise InvalidRequest(f"path {path[:60]!r}... has a part of {longest} bytes, more than the {_NAME_MAX} of Linux")
+    if (size := len(os.fsencode(found))) >= _PATH_MAX:
+        raise InvalidRequest(f"path {path[:60]!r}... has {size} bytes, more than the {_PATH_MAX - 1} of Linux")
+    return found
 
 
 def see(target: Path, table: tuple[mountinfo.Mount, ...]) -> Seen:
