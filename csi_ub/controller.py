@@ -10,12 +10,12 @@ from ubproto.csi.v1 import csi_pb2, csi_pb2_grpc
 
 from csi_ub import answers, parameters, topology
 from csi_ub.engines.base import Engine, Reach
-from csi_ub.model import Capability, CapacityRange, Consistency, Snapshot, Source, Spec, Volume
-from csi_ub.mountflags import attributes
+from csi_ub.model import Capability, CapacityRange, Consistency, Snapshot, Source, Spec, Volume, VolumeType
 from csi_ub.paging import page
 from csi_ub.pool import Pool
 from csi_ub.reasons import OutOfRange
 from csi_ub.requests import capabilities, capacity, required
+from csi_ub.uses import unsupported
 from csi_ub.volumes import Volumes
 from ubhost.errors import Conflict, Exhausted, InvalidRequest, NotFound, Unsupported
 
@@ -52,34 +52,28 @@ class Controller(csi_pb2_grpc.ControllerServicer):
     ) -> csi_pb2.CreateVolumeResponse:
         required(name=request.name)
         wanted = capabilities(request.volume_capabilities)
-        if why := unsupported(wanted):
-            raise InvalidRequest(why)
         sizes = capacity(request)
-        self._refuse_elsewhere(request.accessibility_requirements)
         spec = parameters.parse(request.parameters, frozenset(pool.name for pool in self._volumes.pools))
         spec = parameters.modify(spec, request.mutable_parameters)
-        _refuse_single_node(spec, wanted)
-        source, least, source_pool = self._source(request.volume_content_source)
-        pool = self._volumes.pool(spec.pool or (source_pool.name if source_pool else None))
-        if source_pool and pool.name != source_pool.name:
-            raise InvalidRequest(
-                f"{source} lies in pool {source_pool.name!r}, the volume is asked for in {pool.name!r}"
-            )
-        engine = self._volumes.engines.choose(spec.engine, spec.consistency)
+        if why := _unsupported(wanted, spec):
+            raise InvalidRequest(why)
         want = Volume(
             id="",
             name=request.name,
             owner=self._volumes.node,
-            pool=pool.name,
+            pool="",
             spec=spec,
-            size=_size(sizes, least),
             modes=frozenset(each.mode for each in wanted),
-            source=source,
+            source=_source(request.volume_content_source),
             created=int(time.time()),
-            engine=engine.name,
         )
-        _refuse_too_large(want, pool)
-        volume = pool.create(want, lambda existing: _refuse_incompatible(existing, want, sizes))
+        is_here = topology.is_within(self._volumes.place, _places(request.accessibility_requirements.requisite))
+        with self._volumes.named(request.name, lambda pool: pool.volumes) as found:
+            if found:  # looked at first: its source may have gone since, and its pool be full
+                _refuse_incompatible(found[0], want, sizes, is_here=is_here)
+            elif not is_here:
+                raise Exhausted(f"the volume is asked for in places that node {self._volumes.node} does not serve")
+            volume, pool = found or self._make(want, sizes)
         volume = self._engine(volume).prepare(volume, pool)
         return csi_pb2.CreateVolumeResponse(volume=self._answer(volume, pool))
 
@@ -99,16 +93,15 @@ class Controller(csi_pb2_grpc.ControllerServicer):
     def ValidateVolumeCapabilities(
         self, request: csi_pb2.ValidateVolumeCapabilitiesRequest, context: grpc.ServicerContext
     ) -> csi_pb2.ValidateVolumeCapabilitiesResponse:
+        """Confirm what CreateVolume would grant. Context and parameters are not judged, so not confirmed."""
         required(volume_id=request.volume_id)
         wanted = capabilities(request.volume_capabilities)
-        self._own(request.volume_id)
-        if why := unsupported(wanted):
+        volume, _ = self._own(request.volume_id)
+        if why := _unsupported(wanted, volume.spec):
             return csi_pb2.ValidateVolumeCapabilitiesResponse(message=why)
         return csi_pb2.ValidateVolumeCapabilitiesResponse(
             confirmed=csi_pb2.ValidateVolumeCapabilitiesResponse.Confirmed(
-                volume_context=request.volume_context,
-                volume_capabilities=request.volume_capabilities,
-                parameters=request.parameters,
+                volume_capabilities=request.volume_capabilities
             )
         )
 
@@ -151,7 +144,7 @@ class Controller(csi_pb2_grpc.ControllerServicer):
             return csi_pb2.GetCapacityResponse(maximum_volume_size=Int64Value(value=0))
         wanted = request.volume_capabilities
         elsewhere = not topology.is_within(self._volumes.place, _places([request.accessible_topology]))
-        if elsewhere or (wanted and unsupported(capabilities(wanted))):
+        if elsewhere or (wanted and _unsupported(capabilities(wanted), spec)):
             return csi_pb2.GetCapacityResponse(maximum_volume_size=Int64Value(value=0))
         pool = self._volumes.pool(spec.pool)
         available = pool.space.available(pool.path)
@@ -190,18 +183,12 @@ class Controller(csi_pb2_grpc.ControllerServicer):
     ) -> csi_pb2.CreateSnapshotResponse:
         required(name=request.name, source_volume_id=request.source_volume_id)
         parameters.refuse_all(request.parameters)
-        found = self._volumes.own(request.source_volume_id)
-        if found is None:
-            self._volumes.refuse_foreign(request.source_volume_id)
-            raise NotFound(f"volume {request.source_volume_id!r} does not exist")
-        volume, pool = found
-        want = Snapshot(
-            "", request.name, self._volumes.node, pool.name, volume.id, volume.size, created=int(time.time())
-        )
-        for other in self._volumes.pools:  # a name is one snapshot, whichever pool the volume lies in
-            if other.name != pool.name and (existing := other.snapshots.called(request.name)):
-                _refuse_other_source(existing, want)
-        snapshot = pool.snapshot(want, lambda existing: _refuse_other_source(existing, want))
+        with self._volumes.named(request.name, lambda pool: pool.snapshots) as found:
+            if found:
+                snapshot = found[0]
+                _refuse_other_source(snapshot, request.source_volume_id)
+            else:
+                snapshot = self._take(request.name, request.source_volume_id)
         return csi_pb2.CreateSnapshotResponse(snapshot=answers.snapshot(snapshot))
 
     def DeleteSnapshot(
@@ -245,26 +232,53 @@ class Controller(csi_pb2_grpc.ControllerServicer):
             raise NotFound(f"volume {volume_id!r} does not exist on node {self._volumes.node}")
         return found
 
-    def _source(self, content: csi_pb2.VolumeContentSource) -> tuple[Source | None, int, Pool | None]:
-        """Return what a volume is to be made from, the bytes it needs at least, and the pool that has it."""
-        match content.WhichOneof("type"):
-            case "snapshot":
-                id_ = content.snapshot.snapshot_id
-                required(snapshot_id=id_)
-                snapshot = self._volumes.snapshot(id_)
-                if snapshot is None:
-                    raise NotFound(f"snapshot {id_!r} does not exist on node {self._volumes.node}")
-                return Source(id_, is_snapshot=True), snapshot[0].size, snapshot[1]
-            case "volume":
-                required(volume_id=content.volume.volume_id)
-                volume, pool = self._own(content.volume.volume_id)
-                return Source(volume.id, is_snapshot=False), volume.size, pool
-            case None:
-                return None, 0, None
+    def _make(self, want: Volume, sizes: CapacityRange) -> tuple[Volume, Pool]:
+        """Make a volume whose name is free, in the pool that it asks for, that of its source, or the first.
 
-    def _refuse_elsewhere(self, wanted: csi_pb2.TopologyRequirement) -> None:
-        if not topology.is_within(self._volumes.place, _places(wanted.requisite)):
-            raise Exhausted(f"the volume is asked for in places that node {self._volumes.node} does not serve")
+        Raises:
+            NotFound: its source does not exist.
+            OutOfRange: its source is larger than the limit.
+            Exhausted: the pool has not so many bytes left.
+            InvalidRequest: its source lies in another pool than it asks for.
+            Unsupported: no engine here keeps what it asks for.
+        """
+        least, source_pool = self._origin(want.source) if want.source else (0, None)
+        pool = self._volumes.pool(want.spec.pool or (source_pool.name if source_pool else None))
+        if source_pool and pool.name != source_pool.name:
+            raise InvalidRequest(
+                f"{want.source} lies in pool {source_pool.name!r}, the volume is asked for in {pool.name!r}"
+            )
+        engine = self._volumes.engines.choose(want.spec.engine, want.spec.consistency)
+        want = replace(want, pool=pool.name, size=_size(sizes, least), engine=engine.name)
+        _refuse_too_large(want, pool)
+        return pool.create(want), pool
+
+    def _origin(self, source: Source) -> tuple[int, Pool]:
+        """Return the bytes that a copy of ``source`` needs at least, and the pool that has it.
+
+        Raises:
+            NotFound: it does not exist.
+        """
+        found = self._volumes.snapshot(source.id) if source.is_snapshot else self._own(source.id)
+        if found is None:
+            raise NotFound(f"snapshot {source.id!r} does not exist on node {self._volumes.node}")
+        return found[0].size, found[1]
+
+    def _take(self, name: str, volume_id: str) -> Snapshot:
+        """Take a snapshot whose name is free.
+
+        Raises:
+            NotFound: the volume does not exist.
+            Unsupported: it belongs to another node.
+        """
+        found = self._volumes.own(volume_id)
+        if found is None:
+            self._volumes.refuse_foreign(volume_id)
+            raise NotFound(f"volume {volume_id!r} does not exist")
+        volume, pool = found
+        return pool.snapshot(
+            Snapshot("", name, self._volumes.node, pool.name, volume.id, volume.size, created=int(time.time()))
+        )
 
     def _engine(self, volume: Volume) -> Engine:
         return self._volumes.engines.named(volume.engine)
@@ -280,24 +294,22 @@ class Controller(csi_pb2_grpc.ControllerServicer):
         return answers.volume(volume, pool, engine.context(volume, pool), {key: self._volumes.place[key]})
 
 
-def unsupported(wanted: tuple[Capability, ...]) -> str:
-    """Return why a file-system volume cannot be used like that; "" if it can."""
-    for each in wanted:
-        if each.is_block:
-            return "a volume of type filesystem has no block device"
-        try:
-            attributes(each, is_read_only=False)
-        except InvalidRequest as error:
-            return str(error)
-    return ""
+def _unsupported(wanted: tuple[Capability, ...], spec: Spec) -> str:
+    is_eventual = spec.consistency is Consistency.EVENTUAL
+    return unsupported(wanted, is_model=spec.type is VolumeType.MODEL, is_eventual=is_eventual)
 
 
-def _refuse_single_node(spec: Spec, wanted: tuple[Capability, ...]) -> None:
-    for each in wanted:
-        if spec.consistency is Consistency.EVENTUAL and each.mode.is_single_node:
-            raise InvalidRequest(
-                f"access mode {each.mode.name} needs consistency strong: eventual copies cannot keep a second node out"
-            )
+def _source(content: csi_pb2.VolumeContentSource) -> Source | None:
+    """Return what a volume is to be made from, whether it exists or not."""
+    match content.WhichOneof("type"):
+        case "snapshot":
+            required(snapshot_id=content.snapshot.snapshot_id)
+            return Source(content.snapshot.snapshot_id, is_snapshot=True)
+        case "volume":
+            required(volume_id=content.volume.volume_id)
+            return Source(content.volume.volume_id, is_snapshot=False)
+        case None:
+            return None
 
 
 def _places(wanted: Iterable[csi_pb2.Topology]) -> list[dict[str, str]]:
@@ -321,8 +333,10 @@ def _refuse_too_large(want: Volume, pool: Pool) -> None:
         raise Exhausted(f"pool {pool.name!r} has {available} bytes left, not {want.size}")
 
 
-def _refuse_incompatible(existing: Volume, want: Volume, sizes: CapacityRange) -> None:
+def _refuse_incompatible(existing: Volume, want: Volume, sizes: CapacityRange, *, is_here: bool) -> None:
     """Raise ``Conflict`` if the volume that has the name is not what is asked for."""
+    if not is_here:
+        raise Conflict(f"volume {want.name!r} exists on node {existing.owner}, in none of the places asked for")
     if not sizes.includes(existing.size):
         raise Conflict(
             f"volume {want.name!r} exists with {existing.size} bytes, not {sizes.required} to {sizes.limit or 'any'}"
@@ -335,6 +349,6 @@ def _refuse_incompatible(existing: Volume, want: Volume, sizes: CapacityRange) -
         raise Conflict(f"volume {want.name!r} exists, made from {existing.source}, not from {want.source}")
 
 
-def _refuse_other_source(existing: Snapshot, want: Snapshot) -> None:
-    if existing.volume != want.volume:
-        raise Conflict(f"snapshot {want.name!r} exists, of volume {existing.volume}, not of {want.volume}")
+def _refuse_other_source(existing: Snapshot, volume_id: str) -> None:
+    if existing.volume != volume_id:
+        raise Conflict(f"snapshot {existing.name!r} exists, of volume {existing.volume}, not of {volume_id}")

@@ -17,7 +17,7 @@ from csi_ub import propagation
 from csi_ub.bounded import Bounded
 from csi_ub.engines.base import Reach
 from csi_ub.locks import hold
-from csi_ub.model import Attachment, Capability, VolumeType
+from csi_ub.model import Attachment, Capability, Consistency, VolumeType
 from csi_ub.mounter import Mounter, canonical, see
 from csi_ub.mountflags import attributes
 from csi_ub.noderecord import Debts, NodeRecord, NodeRecords, Use
@@ -26,6 +26,7 @@ from csi_ub.pool import boot_id
 from csi_ub.pools.base import Usage
 from csi_ub.reasons import InUse, NotStaged
 from csi_ub.steps import Bind
+from csi_ub.uses import unsupported
 from csi_ub.volumes import Volumes
 from ubhost.apply import apply
 from ubhost.errors import Conflict, HostFault, NotFound, UbError, Unsupported
@@ -90,7 +91,6 @@ class NodeVolumes:
             InUse: the access mode does not allow this node beside another.
             Unsupported: the volume cannot be used like that, or nobody would see it mounted.
         """
-        _refuse_block(capability)
         target = canonical(staging)
         with hold(self._locks, f"volume {volume_id}"):
             reach = self.volumes.find(volume_id, context)
@@ -151,8 +151,8 @@ class NodeVolumes:
             NotStaged: it is not mounted at ``staging``.
             Conflict: published there for another use, or something else is mounted there.
             InUse: the access mode allows one target only, and there is another.
+            Unsupported: the volume cannot be used like that, or nobody would see it mounted.
         """
-        _refuse_block(capability)
         target = canonical(target_path)
         with hold(self._locks, f"volume {volume_id}"):
             record = self._records.read(volume_id)
@@ -304,9 +304,18 @@ def _still_published(record: NodeRecord, table: Table) -> list[str]:
 
 
 def _use(capability: Capability, context: Mapping[str, str], *, is_read_only: bool) -> Use:
-    """Return the use that a call asks for. Pods never write to a model: its versions come by ``ubnode model push``."""
-    is_read_only = is_read_only or context.get("type") == VolumeType.MODEL.value
-    return Use(capability.mode, attributes(capability, is_read_only=is_read_only), capability.mount_group)
+    """Return the use that a call asks for. Pods never write to a model: its versions come by ``ubnode model push``.
+
+    Raises:
+        InvalidRequest: a mount flag is none that we know.
+        Unsupported: the volume cannot be used like that.
+    """
+    is_model = context.get("type") == VolumeType.MODEL.value
+    granted = attributes(capability, is_read_only=is_read_only or is_model)
+    is_eventual = context.get("consistency") == Consistency.EVENTUAL.value
+    if why := unsupported([capability], is_model=is_model, is_eventual=is_eventual):
+        raise Unsupported(why)
+    return Use(capability.mode, granted, capability.mount_group)
 
 
 def _with_origin(record: NodeRecord, origin: Origin) -> NodeRecord:
@@ -348,8 +357,3 @@ def _refuse_other_use(recorded: Use | None, use: Use, target: Path, seen: Seen) 
     """Refuse a repeated call with other arguments. A mount without a record is judged by the mount table alone."""
     if seen.mounts and recorded is not None and recorded != use:
         raise Conflict(f"{target} is in use as {recorded.mode.name}, {recorded.attributes!r}, not as asked for")
-
-
-def _refuse_block(capability: Capability) -> None:
-    if capability.is_block:
-        raise Unsupported("a volume of type filesystem has no block device")

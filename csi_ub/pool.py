@@ -58,14 +58,14 @@ class Pool:
         if not self.volumes.home.is_dir():
             raise HostFault(f"pool {self.name!r} has no directory {self.volumes.home}")
 
-    def create(self, want: Volume, compatible: Callable[[Volume], None]) -> Volume:
-        """Return the volume called ``want.name``; see ``Shelf.create``.
+    def create(self, want: Volume) -> Volume:
+        """Make a volume; see ``Shelf.create``.
 
         Raises:
             NotFound: the snapshot or volume to make it from has gone.
             Exhausted: no space for its content.
         """
-        return self.volumes.create(want, compatible, self._fill)
+        return self.volumes.create(want, self._fill)
 
     def delete(self, volume_id: str, retire: Callable[[Volume], None], prepare: Callable[[Volume], object]) -> None:
         """Remove a volume and all its bytes; nothing happens if there is none of this id.
@@ -87,14 +87,14 @@ class Pool:
 
         self.volumes.delete(volume_id, refuse)
 
-    def snapshot(self, want: Snapshot, compatible: Callable[[Snapshot], None]) -> Snapshot:
-        """Return the snapshot called ``want.name`` of volume ``want.volume``; see ``Shelf.create``.
+    def snapshot(self, want: Snapshot) -> Snapshot:
+        """Make a snapshot of volume ``want.volume``; see ``Shelf.create``.
 
         Raises:
             NotFound: the volume has gone.
             InUse: a node may write to the volume, and this kind of pool cannot copy it at one moment.
         """
-        return self.snapshots.create(want, compatible, lambda share, it: self._copy_volume(it.volume, share, 0))
+        return self.snapshots.create(want, lambda share, it: self._copy_volume(it.volume, share, 0))
 
     def grow(self, volume_id: str, size: int) -> Volume:
         """Let a volume have at least ``size`` bytes; pods see it at once.

@@ -20,7 +20,7 @@ import os
 import re
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Generic, TypeVar
@@ -133,23 +133,17 @@ class Shelf(Generic[R]):
         finally:
             os.close(folder)
 
-    def create(self, want: R, compatible: Callable[[R], None], fill: Callable[[Path, R], None]) -> R:
-        """Return the thing called ``want.name``, made like ``want`` with an id of its own if there was none.
+    def create(self, want: R, fill: Callable[[Path, R], None]) -> R:
+        """Make a thing like ``want`` with an id of its own; ``fill`` makes its ``share``.
 
-        ``compatible`` raises if an existing one is not what the caller wants; ``fill`` makes its ``share``.
+        The caller holds ``name_lock`` and has seen that the name is free.
 
         Raises:
-            Busy: another call is making it just now.
             HostFault: it could not be made; nothing is left.
         """
-        with self.lock(f"named {want.name!r}"):
-            existing = self.called(want.name)
-            if existing:
-                compatible(existing)
-                return existing
-            record = replace(want, id=f"{self.prefix}-{owner_tag(want.owner)}-{uuid.uuid4().hex}")
-            self._build(record, fill)
-            return record
+        record = replace(want, id=f"{self.prefix}-{owner_tag(want.owner)}-{uuid.uuid4().hex}")
+        self._build(record, fill)
+        return record
 
     def delete(self, id_: str, refuse: Callable[[R], None]) -> None:
         """Remove a thing and all its bytes; nothing happens if there is none of this id.
@@ -163,7 +157,7 @@ class Shelf(Generic[R]):
         record = self.find(id_)
         if record is None:
             return
-        with self.lock(f"named {record.name!r}"), self.lock(id_):
+        with self.name_lock(record.name), self.lock(id_):
             if not (self.home / id_).exists():
                 return
             refuse(record)
@@ -192,6 +186,10 @@ class Shelf(Generic[R]):
         """Work on one thing alone, among all drivers of this pool."""
         with hold(self.root / "locks", f"{self.kind} {what}", wait_s=wait_s):
             yield
+
+    def name_lock(self, name: str) -> AbstractContextManager[None]:
+        """Decide alone, among all drivers of this pool, what has the name."""
+        return self.lock(f"named {name!r}")
 
     @property
     def _file(self) -> str:

@@ -1,7 +1,8 @@
 """Which pool holds a volume, as seen from one node."""
 
 import stat
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from csi_ub.engines.base import Engine, Reach
 from csi_ub.model import Snapshot, Volume, is_own_id, is_owned_by
 from csi_ub.pool import Pool
 from csi_ub.pools import space
+from csi_ub.shelf import R, Shelf
 from ubhost.errors import InvalidRequest, NotFound, Unsupported
 from ubhost.kernel import btrfs
 
@@ -46,6 +48,19 @@ class Volumes:
             if snapshot:
                 return snapshot, pool
         return None
+
+    @contextmanager
+    def named(self, name: str, shelf: Callable[[Pool], Shelf[R]]) -> Iterator[tuple[R, Pool] | None]:
+        """Work alone on what has a name, in whichever pool; give it and its pool, or ``None`` if the name is free.
+
+        Raises:
+            Busy: another call is making it just now.
+        """
+        pools = {pool.path.resolve(): pool for pool in self.pools}
+        with ExitStack() as locks:
+            for path in sorted(pools):  # one order for all, so that no two wait for each other
+                locks.enter_context(shelf(pools[path]).name_lock(name))
+            yield next(((found, pool) for pool in self.pools if (found := shelf(pool).called(name))), None)
 
     def find(self, volume_id: str, context: Mapping[str, str]) -> Reach:
         """Return how this node reaches a volume; ``context`` is what its CreateVolume returned.

@@ -28,7 +28,13 @@ class Reach:
 
 def volume_context(engine: str, volume: Volume) -> dict[str, str]:
     """Return the part of a volume context that every engine has."""
-    return {"engine": engine, "owner": volume.owner, "pool": volume.pool, "type": volume.spec.type.value}
+    return {
+        "engine": engine,
+        "owner": volume.owner,
+        "pool": volume.pool,
+        "type": volume.spec.type.value,
+        "consistency": volume.spec.consistency.value,
+    }
 
 
 class Engine(Protocol):

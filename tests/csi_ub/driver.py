@@ -22,6 +22,7 @@ Mode = csi.VolumeCapability.AccessMode
 RWX = Mode.MULTI_NODE_MULTI_WRITER
 RWO = Mode.SINGLE_NODE_MULTI_WRITER
 RWOP = Mode.SINGLE_NODE_SINGLE_WRITER
+ROX = Mode.MULTI_NODE_READER_ONLY
 
 
 class StartDriver(Protocol):

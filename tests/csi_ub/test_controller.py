@@ -12,7 +12,8 @@ import grpc
 import pytest
 from ubproto.csi.v1 import csi_pb2 as csi
 
-from tests.csi_ub.driver import RWO, RWX, Driver, StartDriver, capability, refused
+from csi_ub.model import AccessMode
+from tests.csi_ub.driver import ROX, RWO, RWX, Driver, StartDriver, capability, refused
 
 Code = grpc.StatusCode
 MiB = 1 << 20
@@ -45,6 +46,64 @@ def test_the_same_name_for_another_use_is_refused(driver: Driver) -> None:
     driver.create("a", mode=RWO)
     with refused(Code.ALREADY_EXISTS):
         driver.create("a", mode=RWX)
+
+
+@pytest.fixture
+def two_pools(tmp_path: Path, start: StartDriver) -> Driver:
+    pools = [{"name": name, "type": "dir", "path": str(tmp_path / name)} for name in ("default", "other")]
+    for pool in pools:
+        Path(pool["path"]).mkdir()
+    return start(config={"pools": pools})
+
+
+def test_a_name_is_one_volume_in_whichever_pool(two_pools: Driver) -> None:
+    volume = two_pools.create("a", parameters={"pool": "other"})
+    for parameters in ({"pool": "default"}, {}):
+        with refused(Code.ALREADY_EXISTS, naming="'a'"):
+            two_pools.create("a", parameters=parameters)
+    assert two_pools.create("a", parameters={"pool": "other"}) == volume
+
+
+def test_one_name_asked_for_in_two_pools_at_once_is_one_volume(two_pools: Driver) -> None:
+    def create(number: int) -> str:
+        try:
+            return two_pools.create("a", parameters={"pool": ("default", "other")[number % 2]}).volume_id
+        except grpc.RpcError as error:
+            return str(error.code())
+
+    with ThreadPoolExecutor(16) as threads:
+        answers = set(threads.map(create, range(16)))
+    assert len(answers) == 2
+    assert str(Code.ALREADY_EXISTS) in answers
+    assert len(two_pools.controller.ListVolumes(csi.ListVolumesRequest()).entries) == 1
+
+
+def test_a_clone_asked_for_again_is_found_when_its_source_has_gone(driver: Driver) -> None:
+    source = driver.create("source")
+    request = csi.CreateVolumeRequest(name="clone", volume_capabilities=[capability()])
+    request.volume_content_source.volume.volume_id = source.volume_id
+    clone = driver.controller.CreateVolume(request).volume
+    driver.delete(source.volume_id)
+    assert driver.controller.CreateVolume(request).volume == clone
+    request.name = "another"
+    with refused(Code.NOT_FOUND, naming=source.volume_id):
+        driver.controller.CreateVolume(request)
+
+
+def test_a_snapshot_asked_for_again_is_found_when_its_volume_has_gone(driver: Driver) -> None:
+    volume = driver.create()
+    request = csi.CreateSnapshotRequest(source_volume_id=volume.volume_id, name="snap")
+    taken = driver.controller.CreateSnapshot(request).snapshot
+    driver.delete(volume.volume_id)
+    assert driver.controller.CreateSnapshot(request).snapshot == taken
+
+
+def test_an_existing_volume_asked_for_in_another_place_is_refused(driver: Driver) -> None:
+    driver.create("a")
+    request = csi.CreateVolumeRequest(name="a", volume_capabilities=[capability()])
+    request.accessibility_requirements.requisite.add().segments["topology.unifiedbus.com/node"] = "other"
+    with refused(Code.ALREADY_EXISTS, naming="node0"):
+        driver.controller.CreateVolume(request)
 
 
 @pytest.mark.parametrize(("required", "limit"), [(2, 1), (-1, 0), (0, -1)])
@@ -196,6 +255,60 @@ def test_validate_confirms_what_works_and_explains_what_does_not(driver: Driver)
     answer = driver.controller.ValidateVolumeCapabilities(request)
     assert not answer.HasField("confirmed")
     assert "block" in answer.message
+
+
+@pytest.mark.parametrize(
+    ("parameters", "fits", "named"),
+    [
+        ({"type": "model"}, ROX, "MULTI_NODE_MULTI_WRITER"),
+        ({"consistency": "eventual"}, RWX, "SINGLE_NODE_WRITER"),
+    ],
+)
+def test_create_validate_and_stage_refuse_the_same_uses(
+    driver: Driver, parameters: dict[str, str], fits: int, named: str
+) -> None:
+    mode = AccessMode[named]
+    with refused(Code.INVALID_ARGUMENT, naming=named):
+        driver.create(mode=mode, parameters=parameters)
+    volume = driver.create(mode=fits, parameters=parameters)
+    request = csi.ValidateVolumeCapabilitiesRequest(
+        volume_id=volume.volume_id, volume_capabilities=[capability(fits), capability(mode)]
+    )
+    answer = driver.controller.ValidateVolumeCapabilities(request)
+    assert not answer.HasField("confirmed")
+    assert named in answer.message
+    with refused(Code.FAILED_PRECONDITION, naming=named):
+        driver.stage(volume, mode)
+
+
+def test_validate_confirms_nothing_that_it_did_not_judge(driver: Driver) -> None:
+    request = csi.ValidateVolumeCapabilitiesRequest(
+        volume_id=driver.create().volume_id,
+        volume_capabilities=[capability()],
+        volume_context={"engine": "of another volume"},
+        parameters={"colour": "red"},
+        mutable_parameters={"colour": "red"},
+    )
+    confirmed = driver.controller.ValidateVolumeCapabilities(request).confirmed
+    assert [field.name for field, _ in confirmed.ListFields()] == ["volume_capabilities"]
+
+
+@pytest.mark.parametrize("path", ["/tmp/" + "x" * 300, f"/{'x' * 300}/mount", "/" + "deep/" * 818 + "fifth"])
+def test_paths_too_long_for_linux_are_refused(driver: Driver, path: str) -> None:
+    id_, node, use = driver.create().volume_id, driver.rpc, capability()
+    stage = csi.NodeStageVolumeRequest(volume_id=id_, staging_target_path=path, volume_capability=use)
+    publish = csi.NodePublishVolumeRequest(
+        volume_id=id_, staging_target_path=str(driver.kubelet), target_path=path, volume_capability=use
+    )
+    calls: list[tuple[Any, Any]] = [
+        (node.NodeStageVolume, stage),
+        (node.NodePublishVolume, publish),
+        (node.NodeUnpublishVolume, csi.NodeUnpublishVolumeRequest(volume_id=id_, target_path=path)),
+        (node.NodeUnstageVolume, csi.NodeUnstageVolumeRequest(volume_id=id_, staging_target_path=path)),
+    ]
+    for call, request in calls:
+        with refused(Code.INVALID_ARGUMENT, naming="bytes"):
+            call(request)
 
 
 def test_missing_fields_are_named(driver: Driver) -> None:

@@ -203,6 +203,17 @@ def test_more_than_the_pool_has_is_refused(btrfs: Driver) -> None:
     assert btrfs.controller.ListVolumes(csi.ListVolumesRequest()).entries == []
 
 
+def test_a_volume_that_fills_its_pool_is_found_when_it_is_asked_for_again(btrfs: Driver) -> None:
+    capacity = btrfs.controller.GetCapacity(csi.GetCapacityRequest()).available_capacity
+    volume = btrfs.create("all", capacity)
+    with (published(btrfs, volume) / "file").open("wb") as file:
+        file.write(os.urandom(32 * MiB))
+        os.fsync(file.fileno())
+    with refused(Code.RESOURCE_EXHAUSTED, naming="fast"):
+        btrfs.create("more", capacity)
+    assert btrfs.create("all", capacity) == volume
+
+
 def test_capacity_answers_for_the_class_and_the_place_asked_for(any_pool: Driver) -> None:
     controller = any_pool.controller
     everywhere = controller.GetCapacity(csi.GetCapacityRequest())

@@ -16,7 +16,7 @@ from ubproto.csi.v1 import csi_pb2 as csi
 
 from csi_ub.syncthing.daemon import Daemon
 from tests.csi_ub import netns
-from tests.csi_ub.driver import REPO, RWO, Driver, StartDriver, environment, refused
+from tests.csi_ub.driver import REPO, ROX, RWO, RWX, Driver, StartDriver, environment, refused
 
 Code = grpc.StatusCode
 EVENTUAL = {"consistency": "eventual", "maxStaleness": "5s"}
@@ -56,16 +56,16 @@ def wait(until: Callable[[], bool], timeout_s: float = 30) -> float:
     return time.monotonic() - started
 
 
-def published(driver: Driver, volume: csi.Volume) -> Path:
+def published(driver: Driver, volume: csi.Volume, mode: int = RWX) -> Path:
     """Stage as a cluster does: until the first copy is here the answer is UNAVAILABLE, and it tries again."""
     for _ in range(5):
         try:
-            driver.stage(volume)
+            driver.stage(volume, mode)
             break
         except grpc.RpcError as error:
             if error.code() is not Code.UNAVAILABLE:
                 raise
-    return driver.publish(volume)
+    return driver.publish(volume, mode=mode)
 
 
 def condition(driver: Driver, volume: csi.Volume, path: Path) -> csi.VolumeCondition:
@@ -158,8 +158,8 @@ def test_the_bound_can_be_changed_wholly_or_not_at_all(nodes: list[Driver]) -> N
 def test_each_node_has_its_own_copy_of_a_model_and_switches_when_it_has_all_of_it(
     nodes: list[Driver], tmp_path: Path
 ) -> None:
-    volume = nodes[0].create("llm", parameters={**EVENTUAL, "type": "model"})
-    here, there = published(nodes[0], volume), published(nodes[1], volume)
+    volume = nodes[0].create("llm", mode=ROX, parameters={**EVENTUAL, "type": "model"})
+    here, there = published(nodes[0], volume, ROX), published(nodes[1], volume, ROX)
 
     def push(text_: str) -> None:
         source = tmp_path / text_
