@@ -182,6 +182,8 @@ class _Attaching:
             Conflict: somebody else than a ub-cni gave the device to the pod.
         """
         conf = self.request.conf
+        if conf.isolation == "exclusive" and self.sharing is not Sharing.EXCLUSIVE:
+            raise Unsupported(_SHARED.format(self.device.id))
         if want.link is None and (want.sending or want.receiving):
             raise InvalidRequest(
                 f"runtimeConfig.bandwidth limits a netdev, and {self.device.id} brings none to the pod"
@@ -190,8 +192,6 @@ class _Attaching:
             raise InvalidRequest(f"{self.device.id} has no netdev to be {want.ifname}: set netdev to none, or chain")
         has_address = bool(conf.ipam_type or self.previous.ips or (seen.host and self.node.host_addresses(seen.host)))
         results.refuse_inexpressible(conf.version, has_address=has_address)
-        if conf.isolation == "exclusive" and self.sharing is not Sharing.EXCLUSIVE:
-            raise Unsupported(_SHARED.format(self.device.id))
         if not self.device.is_healthy:
             raise NotFound(f"{self.device.id} is not healthy")
         if want.link:
