@@ -55,10 +55,12 @@ class Volumes:
 
         Raises:
             Busy: another call is making it just now.
+            HostFault: a pool has gone, and with it the knowledge whether the name is free.
         """
         pools = {pool.path.resolve(): pool for pool in self.pools}
         with ExitStack() as locks:
             for path in sorted(pools):  # one order for all, so that no two wait for each other
+                pools[path].check()
                 locks.enter_context(shelf(pools[path]).name_lock(name))
             yield next(((found, pool) for pool in self.pools if (found := shelf(pool).called(name))), None)
 

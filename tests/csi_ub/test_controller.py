@@ -78,6 +78,14 @@ def test_one_name_asked_for_in_two_pools_at_once_is_one_volume(two_pools: Driver
     assert len(two_pools.controller.ListVolumes(csi.ListVolumesRequest()).entries) == 1
 
 
+def test_no_volume_is_made_while_a_pool_that_may_have_its_name_is_away(two_pools: Driver, tmp_path: Path) -> None:
+    (tmp_path / "other").rename(tmp_path / "away")
+    with refused(Code.INTERNAL, naming="'other'"):
+        two_pools.create("a", parameters={"pool": "default"})
+    (tmp_path / "away").rename(tmp_path / "other")
+    two_pools.create("a", parameters={"pool": "default"})
+
+
 def test_a_clone_asked_for_again_is_found_when_its_source_has_gone(driver: Driver) -> None:
     source = driver.create("source")
     request = csi.CreateVolumeRequest(name="clone", volume_capabilities=[capability()])
