@@ -74,7 +74,7 @@ def recipe_hash() -> str:
 
 
 def mirror() -> tuple[str, ...]:
-    """Return the Debian mirror that this machine is configured to use; nothing if there is none (there is a default)."""
+    """Return the Debian mirror that this machine is set up to use; nothing if there is none: a default is used."""
     files = [Path("/etc/apt/sources.list"), *sorted(Path("/etc/apt/sources.list.d").glob("*"))]
     for path in (p for p in files if p.is_file()):
         for line in path.read_text().splitlines():
