@@ -95,6 +95,10 @@ def _reclaim(host: Host, device: str) -> None:
     record = host.ledger.of_device(device)
     if record is None:
         return
+    if record.is_damaged and holds_in_pod(host, record):
+        raise Conflict(
+            f"{device} is still with a pod, by a damaged record of container {record.container}: DEL frees it"
+        )
     if record.state is State.ATTACHED and not record.is_damaged and holds_in_pod(host, record):
         owner = f"container {record.container} ({record.pod or 'no pod name'}) as {record.ifname}"
         raise Conflict(f"{device} belongs to {owner} since {time.ctime(record.since)}")

@@ -12,7 +12,7 @@ from enum import Enum
 
 from cni_ub.collect import release_dead
 from cni_ub.host import Host
-from cni_ub.release import lives
+from cni_ub.release import holds_in_pod, lives
 from ubhost.errors import Busy
 from ubhost.record import Record, State
 
@@ -28,11 +28,12 @@ class Condition(Enum):
     ABANDONED = "its call was killed"
     UNFINISHED = "its release is not finished"
     DAMAGED = "its record is damaged"
+    UNCLEAR = "its record is damaged, and a pod still has the device: DEL releases it"
     ORPHANED = "its pod is gone"
 
     @property
     def is_repairable(self) -> bool:
-        return self not in (Condition.HEALTHY, Condition.AT_WORK)
+        return self not in (Condition.HEALTHY, Condition.AT_WORK, Condition.UNCLEAR)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +69,7 @@ def _condition(host: Host, record: Record) -> Condition:
     except Busy:
         return Condition.AT_WORK
     if record.is_damaged:
-        return Condition.DAMAGED
+        return Condition.UNCLEAR if holds_in_pod(host, record) else Condition.DAMAGED
     if record.boot_id != host.ledger.boot_id:
         return Condition.REBOOTED
     if record.state is State.ATTACHING:

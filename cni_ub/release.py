@@ -14,6 +14,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from ipaddress import ip_interface
 
+from cni_ub.holder import find_holder
 from cni_ub.host import Host
 from cni_ub.ipam import Ipam
 from cni_ub.node import Node
@@ -133,7 +134,9 @@ def _node_of(host: Host, record: Record, given: int | None) -> Iterator[Node]:
 
 
 def _open_pod(host: Host, record: Record, given: int | None) -> int | None:
-    if record.is_damaged or not record.netns_inode:
+    if record.is_damaged:
+        return _open_holder(host, record, given)
+    if not record.netns_inode:
         return os.dup(given) if given is not None else None
     if record.boot_id != host.ledger.boot_id:
         return None
@@ -147,6 +150,21 @@ def _open_pod(host: Host, record: Record, given: int | None) -> int | None:
         return pod
     os.close(pod)
     return netns.find_netns(record.netns_inode)
+
+
+def _open_holder(host: Host, record: Record, given: int | None) -> int | None:
+    """Open the namespace that has the device of a damaged record, whichever that is.
+
+    Raises:
+        UbError: nobody can tell, and the runtime named none.
+    """
+    try:
+        found = find_holder(host.provider(), record.device, given)
+    except UbError:
+        if given is None:
+            raise
+        found = None
+    return os.dup(given) if found is None and given is not None else found
 
 
 def held_by(host: Host, record: Record, node: Node) -> Held:
@@ -217,7 +235,7 @@ def _settle(host: Host, record: Record, outcome: Outcome) -> None:
         if outcome.problems or outcome.is_pending:
             extra = {"device": record.device, "problems": outcome.problems, "pending": outcome.is_pending}
             LOG.warning("an attachment is not wholly released", extra=extra)
-            host.ledger.write(replace(record, state=State.DETACHING, is_damaged=False))
+            host.ledger.write(replace(record, state=State.DETACHING))
         else:
             host.ledger.remove(record)
     except UbError as error:

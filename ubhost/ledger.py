@@ -69,9 +69,7 @@ class Ledger:
             self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         except OSError as error:
             raise HostFault(f"cannot make {self.folder}: {error.strerror}") from error
-        content = msgspec.to_builtins(record)
-        del content["is_damaged"]
-        statefile.write(self._path(record), VERSION, content)
+        statefile.write(self._path(record), VERSION, msgspec.to_builtins(record))
 
     def remove(self, record: Record) -> None:
         try:

@@ -39,7 +39,7 @@ class Delegate:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One attachment. A record that could not be read has its names only, and ``is_damaged``."""
+    """One attachment. A record that could not be read has its names only, and ``is_damaged``, until it is released."""
 
     device: str
     container: str

@@ -124,7 +124,7 @@ def living() -> frozenset[int]:
 
 
 def _known() -> Iterator[Path]:
-    for folder in (Path("/run/netns"), Path("/run/docker/netns")):
+    for folder in (Path("/run/netns"), Path("/var/run/netns"), Path("/run/docker/netns")):
         if folder.is_dir():
             yield from (entry for entry in folder.iterdir() if not stat.S_ISDIR(entry.lstat().st_mode))
     for process in Path("/proc").iterdir():
