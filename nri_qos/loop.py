@@ -144,6 +144,12 @@ class Loop(threading.Thread):
             node, sandboxes, members = world.node(), dict(world.sandboxes), list(world.members.values())
             is_static, self._version = world.kubelet_is_static, world.version
             placements = dict(world.placements)
+            displaced, world.displaced = world.displaced, []
+        for member in displaced:
+            _log.warning(
+                "a container ran on CPUs that are not its own: reserved for another, or not as many as it asks for",
+                extra={"container": member.container.name, "cpus": cpulist.render(member.own_cpus)},
+            )
         if placements != self._saved:
             self._saved = placements
             self._save(placements)

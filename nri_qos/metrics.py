@@ -18,6 +18,7 @@ COUNTERS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "invalid_values": ("Annotations and labels with a value that means nothing", ("key",)),
     "class_changes_ignored": ("Pods that changed their class while they ran", ()),
     "unknown_containers": ("Events about containers that nobody announced", ()),
+    "displaced": ("Containers found running on CPUs that are not their own", ()),
     "handler_errors": ("Calls of the runtime that could not be worked on", ("method",)),
     "reasserted": ("Updates of the runtime that were corrected", ()),
     "sessions": ("Connections to the runtime", ()),

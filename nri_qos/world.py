@@ -2,7 +2,8 @@
 
 The runtime's word is the truth: Synchronize replaces everything, and everything else can come twice, late or never.
 A reservation (CPUs of one's own, NUMA nodes) belongs to pod and container name, not to a container id, and lives as
-long as the pod: so a container that restarts finds its CPUs again, and an init container's go to its successors.
+long as the pod: so a container that restarts finds its CPUs again, and an init container's go to its successors. The
+runtime never hears where the loop moved a container: its cpuset tells whose a CPU is only where none are reserved.
 
 One lock guards it; holders only compute, so nobody waits long. Source: reference/nri.md sections 1.8 and 5 (B, C).
 """
@@ -58,6 +59,7 @@ class World:
         self.members: dict[str, Member] = {}
         self.placements: dict[Key, Placement] = {}
         self.touched: set[str] = set()  # containers whose files the runtime may just have written
+        self.displaced: list[Member] = []  # found on CPUs that are not their own, since the loop last told
         self.version = 0
         self.counts: Counter[tuple[str, ...]] = Counter()  # (metric, label values …) -> how often
         self._lock = threading.Lock()
@@ -95,8 +97,9 @@ class World:
             self.add_pod(pod)
         alive = {sandbox.pod.key for sandbox in self.sandboxes.values()}
         self.placements = {key: place for key, place in known.items() if key[0] in alive}
-        for container in containers:
-            self._adopt(container)
+        self._adopt(containers)
+        if self.machine is not None:
+            self.rehome()
 
     def add_pod(self, pod: Pod) -> Sandbox:
         """Take in a pod; one that is known keeps its class."""
@@ -147,7 +150,7 @@ class World:
         member = self.members.get(container.id)
         if member is None:
             self.counts["unknown_containers",] += 1
-            self._adopt(container, pod)
+            self._adopt([container], pod)
             return None
         resources = _merged(member.container, wanted)
         member = replace(member, container=replace(container, resources=resources))
@@ -204,7 +207,7 @@ class World:
         if member is None:
             self.counts["unknown_containers",] += 1
             if state is not State.STOPPED:
-                self._adopt(replace(container, state=state))
+                self._adopt([replace(container, state=state)])
             return
         self.members[container.id] = replace(member, container=replace(member.container, state=state))
 
@@ -214,20 +217,64 @@ class World:
             sandbox = self.add_pod(pod or Pod(container.pod_id))
         return Request(sandbox.pod, container, sandbox.classified)
 
-    def _adopt(self, container: Container, pod: Pod | None = None) -> None:
-        """Take in a container that exists already, and what it holds by what the runtime says of it."""
-        request = self._request(pod, container)
-        qos = request.classified.qos
-        resources = container.resources
-        cpus, mems = _ids(resources.cpus), _ids(resources.mems)
+    def _adopt(self, containers: Iterable[Container], pod: Pod | None = None) -> None:
+        """Take in containers that exist already; who cannot keep the CPUs it had gets others, after all the rest."""
+        requests = sorted((self._request(pod, container) for container in containers), key=self._weakness)
+        for container in [request.container for request in requests if not self._take_in(request)]:
+            self._place_again(self.members[container.id])
+            self.displaced.append(self.members[container.id])
+            self.counts["displaced",] += 1
+
+    def _weakness(self, request: Request) -> int:
+        """Order claims: reserved and so in the runtime, only reserved, not reserved."""
+        kept = self._reserved(request)
+        return 2 if kept is None else int(kept.exclusive != _ids(request.container.resources.cpus))
+
+    def _take_in(self, request: Request) -> bool:
+        """Take in a container with what it holds; return whether it can keep the CPUs that it had for its own."""
+        container, qos = request.container, request.classified.qos
+        cpus, mems = _ids(container.resources.cpus), _ids(container.resources.mems)
         decision = Decision(qos, (request.classified.reason, "found running"))
-        if qos.is_managed:
-            shares = resources.shares if qos is QosClass.BE else None
-            decision = replace(decision, shares=shares, cpus=cpus or None, mems=mems or None)
+        is_kept = True
         if qos.is_online and container.is_alive:
-            place = self.placements[request.key] = self._held(request, cpus, mems)
+            kept, known = self._reserved(request), self.placements.get(request.key, Placement())
+            place = kept or self._held(request, cpus, mems)
+            had = place.exclusive or (known.exclusive if self._may_own(request) else frozenset())
+            if had & self._owned_beside(request, is_reserved=kept is not None):
+                place = replace(place, exclusive=frozenset())
+            is_kept = not had or bool(place.exclusive)
+            if not is_kept:
+                container = replace(container, resources=replace(container.resources, cpus=""))
+            cpus, mems = place.exclusive or cpus, place.nodes or mems
+            self.placements[request.key] = place
             decision = replace(decision, placement=place)
+        if qos.is_managed:
+            shares = container.resources.shares if qos is QosClass.BE else None
+            decision = replace(decision, shares=shares, cpus=cpus or None, mems=mems or None)
         self.members[container.id] = Member(container, decision, is_adopted=True)
+        return is_kept
+
+    def _may_own(self, request: Request) -> bool:
+        is_ours = request.classified.qos is QosClass.HLS and not self.kubelet_is_static
+        return is_ours and plan.is_guaranteed(request.pod, request.container)
+
+    def _reserved(self, request: Request) -> Placement | None:
+        """Return the reservation with as many CPUs of its own as a container asks for, if there is one."""
+        place = self.placements.get(request.key)
+        if place is None or not place.exclusive or not self._may_own(request):
+            return None
+        return place if len(place.exclusive) == request.container.resources.whole_cpus else None
+
+    def _owned_beside(self, request: Request, *, is_reserved: bool) -> frozenset[int]:
+        """Return the CPUs of others: of living containers, and what other pods reserved if one has no reservation."""
+        owned: set[int] = set()
+        for member in self.members.values():
+            is_owner = member.own_cpus and member.container.is_alive
+            if is_owner and self._request(None, member.container).key != request.key:
+                owned |= member.own_cpus
+        if not is_reserved:
+            owned.update(*(place.exclusive for key, place in self.placements.items() if key[0] != request.key[0]))
+        return frozenset(owned)
 
     def _held(self, request: Request, cpus: frozenset[int], mems: frozenset[int]) -> Placement:
         """Return what a container that runs on ``cpus`` and ``mems`` already must have been given."""

@@ -1,5 +1,6 @@
 """The model: no CPU is handed out twice, whatever comes in which order and whoever restarts."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,7 @@ class Lives(RuleBasedStateMachine):
         self.containers: dict[str, Container] = {}
         self.saved: dict[tuple[str, str], Placement] = {}
         self.made = 0
+        self.online = MACHINE.online
         self.restart_plugin()
 
     @rule(qos=st.sampled_from(["HLS", "HLS", "LS", "BE"]))
@@ -79,9 +81,17 @@ class Lives(RuleBasedStateMachine):
     @rule()
     def restart_plugin(self) -> None:
         self.world = World(Config())
-        self.world.machine = MACHINE
+        self.world.machine = replace(MACHINE, online=self.online)
         self.world.placements = dict(self.saved)
         self.restart_runtime()
+
+    @rule(cpus=st.sets(st.sampled_from(sorted(MACHINE.online)), max_size=3))
+    def plug(self, cpus: set[int]) -> None:
+        """CPUs go offline, and those that were come back. The runtime hears nothing of who moves."""
+        self.online = MACHINE.online - cpus
+        self.world.machine = replace(MACHINE, online=self.online)
+        with self.world.locked() as world:
+            world.rehome()
 
     @rule()
     def restart_runtime(self) -> None:
@@ -92,11 +102,23 @@ class Lives(RuleBasedStateMachine):
     def no_cpu_has_two_owners(self) -> None:
         owners: dict[int, str] = {}
         for container in self.containers.values():
-            is_hls = self.pods[container.pod_id].annotations[OWN_KEY] == "HLS"
-            cpus = cpulist.parse(container.resources.cpus)
-            if is_hls and len(cpus) == container.resources.whole_cpus:
-                for cpu in cpus:
-                    assert owners.setdefault(cpu, container.id) == container.id
+            member = self.world.members[container.id]
+            place = self.world.placements.get((self.pods[container.pod_id].key, container.name), Placement())
+            assert place.exclusive == member.own_cpus
+            for cpu in place.exclusive:
+                assert owners.setdefault(cpu, container.id) == container.id
+
+    @invariant()
+    def what_the_loop_saved_last_outlives_a_restart(self) -> None:
+        """Whoever has CPUs of its own has the same after a restart, if all that is reserved was saved."""
+        again = World(Config())
+        again.machine = self.world.machine
+        again.placements = dict(self.world.placements)
+        again.synchronize(self.pods.values(), self.containers.values())
+        for key in self.containers:
+            before = self.world.members[key].own_cpus
+            if before and before <= self.online:
+                assert again.members[key].own_cpus == before
 
     @invariant()
     def something_is_left_for_everybody_else(self) -> None:
@@ -153,3 +175,63 @@ def test_a_sandbox_that_is_made_again_does_not_lose_what_its_successor_holds() -
     world.remove_pod("s1")
     assert decision.cpus
     assert world.node().exclusive == decision.cpus
+
+
+def _hls(uid: str) -> Pod:
+    return Pod(f"s-{uid}", uid, uid, "shop", {}, {OWN_KEY: "HLS"}, f"/kubepods/pod{uid}")
+
+
+def _running(uid: str, count: int, cpus: str = "") -> Container:
+    resources = Resources(1024 * count, 100_000 * count, 100_000, cpus)
+    return Container(f"c-{uid}", f"s-{uid}", "app", State.RUNNING, resources)
+
+
+def test_where_a_container_was_moved_outlives_a_restart() -> None:
+    """The runtime still tells the CPUs of its creation, one of which is another's by now."""
+    machine = nodes.machine("0-5")
+    world = World(Config())
+    world.machine = machine
+    world.create(_hls("a"), _running("a", 2))
+    world.machine = replace(machine, online=machine.online - {0})
+    assert [cpulist.render(member.own_cpus) for member in world.rehome()] == ["1-2"]
+    world.machine = machine
+    assert world.create(_hls("b"), _running("b", 3)).cpus == frozenset({0, 3, 4})
+
+    again = World(Config())
+    again.machine = machine
+    again.placements = dict(world.placements)
+    again.synchronize([_hls("a"), _hls("b")], [_running("a", 2, "0-1"), _running("b", 3, "0,3-4")])
+    assert again.placements == world.placements
+    assert again.members["c-a"].own_cpus == {1, 2}
+    assert not again.counts["displaced",]
+
+
+def test_of_two_claims_the_reserved_one_wins_and_the_other_is_placed_anew() -> None:
+    world = World(Config())
+    world.machine = nodes.machine("0-5")
+    world.placements = {("a", "app"): Placement(frozenset({1, 2}), cpus=2000)}
+    world.synchronize([_hls("a"), _hls("b")], [_running("b", 2, "0-1"), _running("a", 2, "0-1")])
+    assert world.members["c-a"].own_cpus == {1, 2}
+    own = world.members["c-b"].own_cpus
+    assert len(own) == 2
+    assert not own & {1, 2}
+    assert world.counts["displaced",] == 1
+    assert world.displaced == [world.members["c-b"]]
+
+
+def test_without_room_or_a_known_machine_the_weaker_claim_shares() -> None:
+    for machine in (nodes.machine("0-3"), None):
+        world = World(Config())
+        world.machine = machine
+        world.placements = {("a", "app"): Placement(frozenset({1, 2}), cpus=2000)}
+        world.synchronize([_hls("a"), _hls("b")], [_running("b", 2, "0-1"), _running("a", 2, "0-1")])
+        assert world.placements["a", "app"].exclusive == {1, 2}
+        assert not world.placements["b", "app"].exclusive
+        assert not world.members["c-b"].own_cpus
+
+
+def test_where_nothing_is_reserved_the_runtimes_cpus_count() -> None:
+    world = World(Config())
+    world.machine = nodes.machine("0-5")
+    world.synchronize([_hls("a")], [_running("a", 2, "3-4")])
+    assert world.members["c-a"].own_cpus == {3, 4}
