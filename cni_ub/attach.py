@@ -22,7 +22,17 @@ from cni_ub.errors import DelegateFailed, Drifted
 from cni_ub.host import Host
 from cni_ub.ipam import Ipam, Running
 from cni_ub.node import Node
-from cni_ub.plan import Seen, Wanted, plan_configure, plan_device, plan_link, plan_rates, refuse_taken_name
+from cni_ub.plan import (
+    Held,
+    Seen,
+    Wanted,
+    plan_configure,
+    plan_device,
+    plan_link,
+    plan_rates,
+    plan_release,
+    refuse_taken_name,
+)
 from cni_ub.protocol import NetConf, Request
 from cni_ub.rates import rates_of
 from cni_ub.release import holds_in_pod, release
@@ -32,8 +42,8 @@ from ubhost.apply import apply
 from ubhost.errors import Busy, Conflict, HostFault, InvalidRequest, NotFound, UbError, Unsupported
 from ubhost.kernel import netns
 from ubhost.model import Link
-from ubhost.provider import Device, Kind, Sharing
-from ubhost.record import Delegate, OriginalLink, Record, State
+from ubhost.provider import Device, Kind, Provider, Sharing
+from ubhost.record import Delegate, Identity, OriginalLink, Record, State
 
 LOG = logging.getLogger("cni_ub")
 PATIENCE = 10.0  # seconds to wait for an attachment or a device that another call has locked
@@ -55,6 +65,7 @@ def add(host: Host, request: Request, pod: int) -> dict[str, Any]:
             return results.express(previous, conf.version)
         with host.ledger.device_lock(device.id, PATIENCE), Node(provider, pod) as node:
             _reclaim(host, device.id)
+            _heal_unrecorded(device, provider)
             return _Attaching(host, request, node, device, previous, provider.sharing()).run()
 
 
@@ -103,6 +114,15 @@ def _reclaim(host: Host, device: str) -> None:
         owner = f"container {record.container} ({record.pod or 'no pod name'}) as {record.ifname}"
         raise Conflict(f"{device} belongs to {owner} since {time.ctime(record.since)}")
     _release_stale(host, record)
+
+
+def _heal_unrecorded(device: Device, provider: Provider) -> None:
+    """Give a netdev its name back that came home from a dead pod, still marked, after its record was lost."""
+    if not device.netdev:
+        return
+    with Node(provider, None) as node:
+        held = Held(device.id, netdev=device.netdev)
+        apply(plan_release(held, node.observe_held(held, "")).home, node.do)
 
 
 def _release_stale(host: Host, record: Record) -> None:
@@ -377,10 +397,14 @@ def _slots(device: Device) -> tuple[tuple[str, int, str], ...]:
     return tuple((slot.device, slot.index, str(slot.eid)) for slot in device.eids if not slot.eid.is_zero)
 
 
+def identity_of(link: Link) -> Identity:
+    return Identity(link.kind, link.parent, link.permanent_mac, link.peer if link.peer_netns is None else 0)
+
+
 def _original(link: Link, want: Wanted, addresses: tuple[str, ...]) -> OriginalLink:
     return OriginalLink(
         link.name, link.index, link.mtu, link.mac, link.alias, link.qlen, link.is_up, link.altnames, addresses,
-        pod_name=want.ifname,
+        pod_name=want.ifname, group=link.group, is_promisc=link.is_promisc, identity=identity_of(link),
     )  # fmt: skip
 
 

@@ -8,7 +8,6 @@ import logging
 from cni_ub.attach import ipam_of, remembered_ipam
 from cni_ub.host import Host
 from cni_ub.node import Node
-from cni_ub.plan import read_mark
 from cni_ub.protocol import Request
 from cni_ub.release import release
 from ubhost.errors import HostFault, UbError
@@ -53,17 +52,18 @@ def _records(host: Host, request: Request, pod: int | None, problems: list[str])
 
 
 def _unrecorded(host: Host, request: Request, pod: int | None) -> tuple[Record, ...]:
-    """Find a device whose record is lost by the mark on its link, unless somebody else owns it now."""
+    """Find a device whose record is lost by the mark on its link, unless somebody else owns it now.
+
+    The pod can write that mark too: what is not provably a device's netdev is none of our business.
+    """
     if pod is None:
         return ()
     with Node(host.provider_or_absent(), pod) as node:
-        link = node.link_in_pod(request.ifname)
-        found = read_mark(link.alias) if link else None
-        if found is None:
+        netdev = node.unrecorded_netdev(request.ifname)
+        if not netdev:
             return ()
-        named = (device.id for device in node.provider.devices() if device.netdev == found.name)
-        device = next(named, found.name)
-    if device in host.ledger.held():
+        device = next((device.id for device in node.provider.devices() if device.netdev == netdev), None)
+    if device is None or device in host.ledger.held():
         return ()
     LOG.warning("the record of an attachment is lost; its link tells what to release", extra={"device": device})
     return (Record(device, request.container, request.ifname, request.conf.name, is_damaged=True),)

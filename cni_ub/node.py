@@ -29,9 +29,12 @@ from cni_ub.steps import (
     Rename,
     Route,
     SetAlias,
+    SetGroup,
     SetMac,
     SetMtu,
+    SetPromisc,
     SetQlen,
+    Setting,
     SetUp,
     Side,
     Step,
@@ -41,6 +44,7 @@ from ubhost.kernel import netns, tc
 from ubhost.kernel.rtnl import Refused, Rtnl
 from ubhost.model import Link
 from ubhost.provider import Bandwidth, EidSlot, Provider
+from ubhost.record import OriginalLink
 
 
 class Node:
@@ -128,16 +132,91 @@ class Node:
         if self._pod is None:
             return None
         named = self._pod.link(ifname)
-        if named and _is_ours_in_pod(named, held):
+        if named and self._is_ours_in_pod(named, held):
             return named
-        return next((link for link in self._pod.links() if _is_ours_in_pod(link, held)), None)
+        return next((link for link in self._pod.links() if self._is_ours_in_pod(link, held)), None)
 
     def _find_on_host(self, held: Held) -> Link | None:
         """Find it on the host under its name, or come back under another one when the pod died."""
         named = self._host.link(held.link.name) if held.link else None
-        if named and _is_ours_on_host(named, held):
+        if named and self._is_ours_on_host(named, held):
             return named
-        return next((link for link in self._host.links() if _is_ours_on_host(link, held)), None)
+        return next((link for link in self._host.links() if self._is_ours_on_host(link, held)), None)
+
+    def unrecorded_netdev(self, name: str) -> str:
+        """Return what the link ``name`` of the pod was called on the host, if its mark can be believed without a
+        record; "" if not.
+        """
+        link = self.link_in_pod(name)
+        found = read_mark(link.alias) if link else None
+        return found.name if link and found and self._is_marked(link, found.name, self.pod) else ""
+
+    def _is_ours_in_pod(self, link: Link, held: Held) -> bool:
+        """Whether a link of the pod is the netdev that we brought there.
+
+        A pod with CAP_NET_ADMIN can write any alias and make a link of any number and hardware address, so these
+        count only if there is nothing better: a netdev without a device of its own, or an older version's record.
+        """
+        if held.link is None:
+            return self._is_marked(link, held.netdev, self.pod)
+        proven = self._proves(held.link, link, self.pod)
+        if proven is not None:
+            return proven
+        found = read_mark(link.alias)
+        if held.link.pod_index:
+            return link.index == held.link.pod_index and (bool(found) or link.mac == held.link.mac)
+        return bool(found and found.name == held.link.name and link.mac == held.link.mac)
+
+    def _is_stray(self, link: Link, held: Held, netns: int) -> bool:
+        if held.link is None:
+            return False
+        proven = self._proves(held.link, link, netns)
+        if proven is not None:
+            return proven
+        found = read_mark(link.alias)
+        return bool(found and found.name == held.link.name and link.mac == held.link.mac)
+
+    def _is_ours_on_host(self, link: Link, held: Held) -> bool:
+        found = read_mark(link.alias)
+        if held.link is None:
+            return self._is_marked(link, held.netdev, None)
+        if not found and link.name == held.link.name == held.netdev:  # never moved, or made anew
+            return True
+        proven = self._proves(held.link, link, None)
+        if proven is not None:
+            return proven
+        if found:
+            return found.name == held.link.name
+        return link.mac == held.link.mac and link.index in (held.link.index, held.link.pod_index)
+
+    def _is_marked(self, link: Link, netdev: str, netns: int | None) -> bool:
+        """Whether a link without a record is ``netdev``: it says so, nobody else is, and no pod can have made it."""
+        found = read_mark(link.alias)
+        if not (found and netdev and found.name == netdev) or self._host.link(netdev) not in (None, link):
+            return False
+        if link.peer:
+            return self._is_wired(link.peer, link, netns)
+        return bool(link.parent or (link.permanent_mac and not link.kind))
+
+    def _proves(self, original: OriginalLink, link: Link, netns: int | None) -> bool | None:
+        """Whether a link in ``netns`` (``None``: the host) is the record's; ``None`` if the record cannot tell."""
+        identity = original.identity
+        if identity is None:
+            return None
+        if link.kind != identity.kind:
+            return False
+        if identity.peer:
+            return self._is_wired(identity.peer, link, netns)
+        if identity.parent or identity.permanent_mac:
+            return (link.parent, link.permanent_mac) == (identity.parent, identity.permanent_mac)
+        return None
+
+    def _is_wired(self, peer: int, link: Link, netns: int | None) -> bool:
+        """Whether the other end of the host's veth number ``peer`` is this link; asked of the host's end."""
+        end = self._host.link_at(peer)
+        if end is None or end.peer != link.index:
+            return False
+        return end.peer_netns == (None if netns is None else self._host.nsid(netns))
 
     def fetch_stray(self, held: Held) -> bool:
         """Bring our netdev to the host if the pod moved it on, into a namespace that it made; whether it was found."""
@@ -150,7 +229,7 @@ class Node:
             try:
                 with Rtnl(fd, label=f"net:[{inode}]") as elsewhere:
                     for link in elsewhere.links():
-                        if _is_stray(link, held):
+                        if self._is_stray(link, held, fd):
                             elsewhere.move(link.index, self._here, fallback_name(link))
                             return True
             except HostFault:  # it died while we looked
@@ -239,7 +318,7 @@ class Node:
         if self._socket(step.at).link(step.name) is None and stray and stray.mac == link.mac:
             target.move(stray.index, self._fd(step.at), step.name)
 
-    def _set(self, step: SetUp | SetAlias | SetMtu | SetQlen | SetMac) -> None:
+    def _set(self, step: Setting) -> None:
         socket, index = self._target(step)
         match step:
             case SetUp(up=up):
@@ -252,6 +331,10 @@ class Node:
                 socket.set_qlen(index, qlen)
             case SetMac(mac=mac):
                 socket.set_mac(index, mac)
+            case SetGroup(group=group):
+                socket.set_group(index, group)
+            case SetPromisc(on=on):
+                socket.set_promisc(index, on=on)
 
     def _name(self, step: Rename | Altname) -> None:
         socket, index = self._target(step)
@@ -345,36 +428,6 @@ class Node:
 def _is_wanted(link: Link, want: Wanted) -> bool:
     found = read_mark(link.alias)
     return link.name == want.ifname and (link.index == want.pod_index or bool(found and found.name == want.link))
-
-
-def _is_ours_in_pod(link: Link, held: Held) -> bool:
-    """Whether a link of the pod is the netdev that we brought there.
-
-    Once ADD has finished we know its number there. A pod with CAP_NET_ADMIN can write any alias, so the mark alone
-    proves nothing then; and it can wipe the alias, so the number and the hardware address are enough.
-    """
-    found = read_mark(link.alias)
-    if held.link is None:
-        return bool(found and held.netdev in ("", found.name))
-    if held.link.pod_index:
-        return link.index == held.link.pod_index and (bool(found) or link.mac == held.link.mac)
-    return bool(found and found.name == held.link.name)
-
-
-def _is_stray(link: Link, held: Held) -> bool:
-    found = read_mark(link.alias)
-    return bool(found and held.link and found.name == held.link.name and link.mac == held.link.mac)
-
-
-def _is_ours_on_host(link: Link, held: Held) -> bool:
-    found = read_mark(link.alias)
-    if held.link is None:
-        return bool(found and held.netdev == found.name)
-    if found:
-        return found.name == held.link.name
-    if link.name == held.link.name == held.netdev:  # never moved, or made anew
-        return True
-    return link.mac == held.link.mac and link.index in (held.link.index, held.link.pod_index)
 
 
 @contextlib.contextmanager

@@ -25,8 +25,10 @@ from cni_ub.steps import (
     Rename,
     Route,
     SetAlias,
+    SetGroup,
     SetMac,
     SetMtu,
+    SetPromisc,
     SetQlen,
     SetUp,
     Side,
@@ -262,8 +264,10 @@ def _plan_home(held: Held, seen: Seen) -> tuple[Step, ...]:
     steps: list[Step] = []
     side = Side.POD if seen.pod else Side.HOST
     name = original.name if original.name not in seen.host_names else fallback_name(link)
-    if original.name in link.altnames:  # udev keeps an old name as an alternative one, and it would be in the way
-        steps.append(Altname(side, link.name, original.name, present=False))
+    # The pod's own alternative names stay behind: one may be the name of another device. udev adds old names too.
+    foreign = [alt for alt in link.altnames if alt not in original.altnames or alt in seen.host_names]
+    steps += [Altname(side, link.name, alt, present=False) for alt in foreign]
+    link = replace(link, altnames=tuple(alt for alt in link.altnames if alt not in foreign))
     if seen.pod:
         steps.append(Move(Side.POD, link.name, Side.HOST, name))
         link = replace(link, name=name, is_up=False)
@@ -283,6 +287,10 @@ def _plan_attributes(original: OriginalLink, link: Link, held: Held, seen: Seen)
         steps.append(SetMtu(at, name, original.mtu, link.mtu))
     if link.qlen != original.qlen:
         steps.append(SetQlen(at, name, original.qlen, link.qlen))
+    if link.group != original.group:
+        steps.append(SetGroup(at, name, original.group, link.group))
+    if link.is_promisc != original.is_promisc:
+        steps.append(SetPromisc(at, name, original.is_promisc))
     lost = [alt for alt in original.altnames if alt not in link.altnames and alt not in seen.host_names]
     steps += [Altname(at, name, alt, present=True) for alt in lost if alt not in (name, original.pod_name)]
     if original.is_up and not link.is_up:

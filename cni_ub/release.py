@@ -103,6 +103,10 @@ def _observe(node: Node, held: Held, record: Record, outcome: Outcome) -> Seen:
         if node.fetch_stray(held) or _await_home(node, held):
             seen = node.observe_held(held, name)
         outcome.is_pending = bool(held.netdev) and seen.host is None
+        if outcome.is_pending and node.link_in_pod(name):
+            outcome.problems.append(
+                f"the netdev of {record.device} is nowhere to be seen, and {name} in the pod is another link"
+            )
     try:
         return node.observe_device(seen, held.members, held.device if held.limit else "", held.eids)
     except UbError as error:

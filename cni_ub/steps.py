@@ -74,6 +74,27 @@ class SetMac:
 
 
 @dataclass(frozen=True, slots=True)
+class SetGroup:
+    at: Side
+    name: str
+    group: int
+    was: int
+
+    def undo(self) -> "SetGroup":
+        return replace(self, group=self.was, was=self.group)
+
+
+@dataclass(frozen=True, slots=True)
+class SetPromisc:
+    at: Side
+    name: str
+    on: bool
+
+    def undo(self) -> "SetPromisc":
+        return replace(self, on=not self.on)
+
+
+@dataclass(frozen=True, slots=True)
 class Altname:
     """Give a link an alternative name, or take it."""
 
@@ -190,7 +211,8 @@ class LimitReceiving:
         return replace(self, rate=self.was, was=self.rate)
 
 
-LinkStep = SetUp | SetAlias | SetMtu | SetQlen | SetMac | Altname | Rename | Move | Address | Route
+Setting = SetUp | SetAlias | SetMtu | SetQlen | SetMac | SetGroup | SetPromisc
+LinkStep = Setting | Altname | Rename | Move | Address | Route
 DeviceStep = Expose | MoveEids | Limit
 RateStep = LimitSending | LimitReceiving
 Step = LinkStep | DeviceStep | RateStep

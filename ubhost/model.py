@@ -393,6 +393,13 @@ class Link:
     mac: str = ""
     altnames: tuple[str, ...] = ()
     qlen: int = 1000  # packets
+    group: int = 0
+    is_promisc: bool = False
+    kind: str = ""  # of a virtual link; "" for hardware
+    parent: str = ""  # "bus/device" of the hardware it belongs to
+    permanent_mac: str = ""
+    peer: int = 0  # index of a veth's other end, in the namespace ``peer_netns``
+    peer_netns: int | None = None  # number that this namespace has for another; ``None`` is itself
 
 
 Interface = ipaddress.IPv4Interface | ipaddress.IPv6Interface

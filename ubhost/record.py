@@ -12,6 +12,20 @@ class State(Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class Identity:
+    """What tells a netdev from every other, and no pod can forge.
+
+    Alias, name, index and hardware address are the pod's to change. These are not: the kind, the device that it
+    belongs to, the hardware address it was made with, and the host's end of a veth (its index; 0 if there is none).
+    """
+
+    kind: str = ""
+    parent: str = ""
+    permanent_mac: str = ""
+    peer: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class OriginalLink:
     """A netdev as it was on the host before it moved; what DEL restores. ``pod_index`` is its number in the pod."""
 
@@ -26,6 +40,9 @@ class OriginalLink:
     addresses: tuple[str, ...] = ()
     pod_name: str = ""
     pod_index: int = 0
+    group: int = 0
+    is_promisc: bool = False
+    identity: Identity | None = None  # records of older versions have none
 
 
 @dataclass(frozen=True, slots=True)

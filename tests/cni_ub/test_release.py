@@ -38,6 +38,8 @@ def delete(machine: Machine, pod: str, **conf: object) -> int:
         "-n pod-1 addr flush dev net1",
         "-n pod-1 link property add dev net1 altname ipourma1",
         "-n pod-1 link property add dev net1 altname other",
+        "-n pod-1 link property add dev net1 altname ipourma2",
+        "-n pod-1 link set net1 promisc on group 77",
     ],
 )
 def test_whatever_the_pod_does_to_its_link_it_comes_home_as_it_was(
@@ -45,8 +47,6 @@ def test_whatever_the_pod_does_to_its_link_it_comes_home_as_it_was(
 ) -> None:
     ip(mischief)
     assert delete(machine, pod) == 0
-    if mischief.endswith("other"):  # an alternative name of the pod's own choice stays
-        ip("link property del dev ipourma1 altname other")
     assert machine.state() == attached
     assert machine.names_in(pod) == {"lo"}
 
@@ -58,6 +58,71 @@ def test_a_link_that_the_pod_hid_in_a_namespace_of_its_own_comes_home(
     ip("-n pod-1 link set net1 netns hidden name secret")
     assert delete(machine, pod) == 0
     assert machine.state() == attached
+
+
+def forge(pod: str, name: str, alias: str, index: int = 0, mac: str = "02:00:00:00:00:66") -> None:
+    """Make a link as a pod with CAP_NET_ADMIN can: of any name, alias, number and hardware address."""
+    number = f"index {index}" if index else ""
+    ip(f"-n {pod} link add {name} {number} address {mac} type veth peer name other-end")
+    ip(f"-n {pod} link set {name} alias {alias}")
+
+
+@pytest.mark.parametrize("alias", ["ub-cni:eth7:x", "ub-cni:ipourma2:x", "ub-cni:a/b:", "ub-cni:ipourma1:"])
+@pytest.mark.parametrize("is_missing", [False, True])
+def test_a_mark_that_a_pod_made_moves_no_link_and_frees_no_device(
+    machine: Machine, pod: str, alias: str, *, is_missing: bool
+) -> None:
+    if is_missing:
+        ip("link del wire1")
+    before = machine.state()
+    forge("pod-1", "eth0", alias)
+    for _ in range(2):
+        assert machine.call("DEL", machine.conf(mode="chained"), pod=pod, ifname="eth0").code == 0
+        assert machine.state() == before
+        assert machine.names_in(pod) == {"lo", "eth0", "other-end"}
+
+
+def test_a_link_that_the_pod_put_in_place_of_ours_stays_and_ours_comes_home(
+    machine: Machine, pod: str, attached: tuple[object, ...]
+) -> None:
+    ours = machine.link_in(pod, "net1")
+    assert ours
+    machine.new_pod("hidden")
+    ip("-n pod-1 link set net1 netns hidden")
+    forge("pod-1", "net1", ours.alias, ours.index, ours.mac)
+    assert delete(machine, pod) == 0
+    assert machine.state() == attached
+    assert machine.names_in(pod) == {"lo", "net1", "other-end"}
+
+
+def test_while_ours_is_nowhere_another_link_is_not_taken_for_it(
+    machine: Machine, pod: str, attached: tuple[object, ...]
+) -> None:
+    ours = machine.link_in(pod, "net1")
+    assert ours
+    ip("-n pod-1 link del net1")
+    forge("pod-1", "net1", ours.alias, ours.index, ours.mac)
+    code, message = machine.call("DEL", machine.conf(**WITH_IPAM), pod=pod).error
+    assert (code, "another link" in message, "not found" in message) == (5, True, False)
+    assert machine.ledger == ["urma_1@c1@net1.json"]
+    assert machine.names_in(pod) == {"lo", "net1", "other-end"}
+    machine.plug_netdev(1)
+    assert delete(machine, pod) == 0
+    assert machine.ledger == []
+
+
+def test_a_marked_netdev_that_came_home_without_a_record_is_given_its_name_back(
+    machine: Machine, pod: str, attached: tuple[object, ...]
+) -> None:
+    (record,) = (machine.root / "var/lib/ub-node/attachments").iterdir()
+    record.unlink()
+    machine.bring_home("pod-1", "net1")
+    machine.kill_pod("pod-1")
+    second = machine.new_pod("pod-2")
+    assert machine.call("ADD", machine.conf(), pod=second, container="c2").code == 0
+    assert machine.names_in(second) == {"lo", "net1"}
+    assert machine.call("DEL", machine.conf(), pod=second, container="c2").code == 0
+    assert machine.link_mac(1)
 
 
 def test_a_second_and_a_third_del_are_no_errors(machine: Machine, pod: str, attached: tuple[object, ...]) -> None:

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import nullcontext
 from ipaddress import ip_address, ip_interface
 from types import TracebackType
-from typing import Self
+from typing import Self, TypedDict
 
 from ubhost.errors import HostFault
 from ubhost.kernel.netns import visiting
@@ -39,6 +39,7 @@ from ubhost.netlink import (
 RTM_NEWLINK, RTM_DELLINK, RTM_GETLINK = 16, 17, 18
 RTM_NEWADDR, RTM_DELADDR, RTM_GETADDR = 20, 21, 22
 RTM_NEWROUTE, RTM_DELROUTE, RTM_GETROUTE = 24, 25, 26
+RTM_GETNSID = 90
 RTM_NEWLINKPROP, RTM_DELLINKPROP = 108, 109
 
 NLM_F_REPLACE, NLM_F_EXCL, NLM_F_CREATE, NLM_F_APPEND = 0x100, 0x200, 0x400, 0x800
@@ -50,11 +51,19 @@ SOL_NETLINK, NETLINK_CAP_ACK, NETLINK_EXT_ACK, NETLINK_GET_STRICT_CHK = 270, 10,
 
 IFLA_ADDRESS, IFLA_IFNAME, IFLA_MTU, IFLA_TXQLEN, IFLA_IFALIAS, IFLA_NET_NS_FD = 1, 3, 4, 13, 20, 28
 IFLA_LINKINFO, IFLA_INFO_KIND = 18, 1
+IFLA_LINK, IFLA_GROUP, IFLA_LINK_NETNSID = 5, 27, 37
+IFLA_PERM_ADDRESS, IFLA_PARENT_DEV_NAME, IFLA_PARENT_DEV_BUS_NAME = 54, 56, 57
 IFLA_EXT_MASK, IFLA_PROP_LIST, IFLA_ALT_IFNAME = 29, 52, 53
 RTEXT_FILTER_SKIP_STATS = 8
-_LINK_ATTRIBUTES = frozenset({IFLA_ADDRESS, IFLA_IFNAME, IFLA_MTU, IFLA_TXQLEN, IFLA_IFALIAS, IFLA_PROP_LIST})
+_LINK_ATTRIBUTES = frozenset(
+    {
+        IFLA_ADDRESS, IFLA_IFNAME, IFLA_MTU, IFLA_TXQLEN, IFLA_IFALIAS, IFLA_PROP_LIST, IFLA_LINKINFO, IFLA_LINK,
+        IFLA_GROUP, IFLA_LINK_NETNSID, IFLA_PERM_ADDRESS, IFLA_PARENT_DEV_NAME, IFLA_PARENT_DEV_BUS_NAME,
+    }
+)  # fmt: skip
+NETNSA_NSID, NETNSA_FD = 1, 3
 NLA_F_NESTED = 0x8000
-IFF_UP = 1
+IFF_UP, IFF_PROMISC = 1, 0x100
 
 IFA_ADDRESS, IFA_LOCAL, IFA_FLAGS = 1, 2, 8
 IFA_F_NODAD, IFA_F_TENTATIVE, IFA_F_PERMANENT = 0x02, 0x40, 0x80
@@ -67,6 +76,7 @@ IFINFO = struct.Struct("=BxHiII")  # ifinfomsg: family, type, index, flags, chan
 IFADDR = struct.Struct("=BBBBI")  # ifaddrmsg: family, prefix length, flags, scope, index
 RTMSG = struct.Struct("=BBBBBBBBI")  # rtmsg: family, dst length, src length, tos, table, protocol, scope, type, flags
 U32 = struct.Struct("=I")
+S32 = struct.Struct("=i")
 
 _NO_STATISTICS = attribute(IFLA_EXT_MASK, U32.pack(RTEXT_FILTER_SKIP_STATS))
 
@@ -111,6 +121,12 @@ class Rtnl:
         except OSError:
             return 0
 
+    def nsid(self, netns: int) -> int:
+        """Return the number that this namespace has for another, an open descriptor; -1 if it has none yet."""
+        (reply,) = self._ask(RTM_GETNSID, 0, bytes(4) + attribute(NETNSA_FD, U32.pack(netns)))
+        found = dict(attributes(reply.body[4:]))
+        return int(S32.unpack(found[NETNSA_NSID])[0])
+
     # Links
 
     def link(self, name: str) -> Link | None:
@@ -133,6 +149,12 @@ class Rtnl:
 
     def set_up(self, index: int, *, up: bool) -> None:
         self._change(index, flags=IFF_UP if up else 0, mask=IFF_UP)
+
+    def set_promisc(self, index: int, *, on: bool) -> None:
+        self._change(index, flags=IFF_PROMISC if on else 0, mask=IFF_PROMISC)
+
+    def set_group(self, index: int, group: int) -> None:
+        self._change(index, attribute(IFLA_GROUP, U32.pack(group)))
 
     def rename(self, index: int, name: str) -> None:
         self._change(index, attribute(IFLA_IFNAME, os.fsencode(name) + b"\0"))
@@ -276,7 +298,31 @@ class Rtnl:
             mac=found.get(IFLA_ADDRESS, b"").hex(":"),
             altnames=tuple(_text(value) for kind, value in properties if kind == IFLA_ALT_IFNAME),
             qlen=U32.unpack(found[IFLA_TXQLEN])[0],
+            group=U32.unpack(found[IFLA_GROUP])[0],
+            is_promisc=bool(flags & IFF_PROMISC),
+            permanent_mac=found.get(IFLA_PERM_ADDRESS, b"").hex(":"),
+            **_origin(found),
         )
+
+
+class _Origin(TypedDict):
+    kind: str
+    parent: str
+    peer: int
+    peer_netns: int | None
+
+
+def _origin(found: dict[int, bytes]) -> _Origin:
+    """Read what a link is made of. ``IFLA_LINK`` of a veth is its other end; other kinds mean other things by it."""
+    kind = _text(dict(attributes(found.get(IFLA_LINKINFO, b""))).get(IFLA_INFO_KIND, b""))
+    names = (_text(found.get(number, b"")) for number in (IFLA_PARENT_DEV_BUS_NAME, IFLA_PARENT_DEV_NAME))
+    is_veth = kind == "veth" and IFLA_LINK in found
+    return {
+        "kind": kind,
+        "parent": "/".join(name for name in names if name),
+        "peer": U32.unpack(found[IFLA_LINK])[0] if is_veth else 0,
+        "peer_netns": S32.unpack(found[IFLA_LINK_NETNSID])[0] if is_veth and IFLA_LINK_NETNSID in found else None,
+    }
 
 
 def _wanted_attributes(body: bytes) -> dict[int, bytes]:
