@@ -37,7 +37,8 @@ def run(environ: Mapping[str, str], nonce: str, stdin: bytes) -> tuple[int, byte
 
 @contextlib.contextmanager
 def _stdout_is_stderr() -> Iterator[None]:
-    sys.stdout.flush()
+    if sys.stdout:  # the runtime may have closed it
+        sys.stdout.flush()
     kept = os.dup(1)
     try:
         os.dup2(2, 1)

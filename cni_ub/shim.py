@@ -27,6 +27,7 @@ def main(argv: "Sequence[str] | None" = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     if arguments:
         return _about(arguments)
+    _fill_standard_descriptors()
     try:
         return _answer()
     except spec.Refused as refused:
@@ -57,8 +58,7 @@ def _answer() -> int:
     spec.check_environment(os.environ)
     stdin, nonce = _read_all(0), os.urandom(8).hex().encode()
     code, document = _ask_agent(stdin, nonce) or _do_it_here(stdin, nonce)
-    _print(document)
-    return code
+    return _print(document) or code
 
 
 def _ask_agent(stdin: bytes, nonce: bytes) -> tuple[int, bytes] | None:
@@ -104,10 +104,20 @@ def _do_it_here(stdin: bytes, nonce: bytes) -> tuple[int, bytes]:
     return run(os.environ, nonce.decode(), stdin)
 
 
+def _fill_standard_descriptors() -> None:
+    """Keep sockets and files off numbers 0 to 2: one that the runtime closed would else become our stdin or stdout."""
+    while (fd := os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)) <= 2:
+        pass
+    os.close(fd)
+
+
 def _read_all(fd: int) -> bytes:
     read = b""
-    while chunk := os.read(fd, 1 << 16):
-        read += chunk
+    try:
+        while chunk := os.read(fd, 1 << 16):
+            read += chunk
+    except OSError as error:
+        raise spec.Refused(spec.DECODING_FAILURE, f"cannot read the configuration: {error.strerror}") from None
     return read
 
 
@@ -126,7 +136,18 @@ def _read_patiently() -> bytes:
 
 
 def _print(document: bytes) -> int:
-    """Write the one document; return the exit code 0."""
-    while document:
-        document = document[os.write(1, document) :]
+    """Write the one document; return the exit code: 0, or 1 if nobody can have read it."""
+    try:
+        while document:
+            document = document[os.write(1, document) :]
+    except OSError as error:
+        _complain(f"ub-cni: cannot write the answer: {error.strerror}\n")
+        return 1
     return 0
+
+
+def _complain(line: str) -> None:
+    try:  # noqa: SIM105 - contextlib costs a start-up its time
+        os.write(2, line.encode())
+    except OSError:  # there is nobody left to tell
+        pass
