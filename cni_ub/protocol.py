@@ -6,6 +6,7 @@ configuration, and libcni leaves ``capabilities`` there.
 Source: containernetworking/cni SPEC.md 1.1.0 and CONVENTIONS.md; design section 4; reference/cni.md 1.2, 1.3, 7.
 """
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,12 +16,14 @@ from cni_ub.errors import UnsupportedField
 from ubhost.errors import InvalidRequest
 from ubhost.provider import Bandwidth
 
+LOG = logging.getLogger("cni_ub")
 MODES = ("auto", "main", "chained")
 NETDEVS = ("auto", "none")
 ISOLATIONS = ("exclusive", "shared")
 SOCKETS = ("off", "auto", "ums", "smc")
 _PREFIXES = tuple(enumerate("KMGT", 1))
 UNITS: dict[str, int] = {"": 1, **{u: 1000**n for n, u in _PREFIXES}, **{f"{u}i": 1024**n for n, u in _PREFIXES}}
+_RELEASING = ("DEL", "GC")
 UNLIMITED_BURST = 0xFFFFFFFF  # what containerd sends as burst when the pod asked for a rate only
 
 
@@ -114,13 +117,13 @@ def read_request(environ: Mapping[str, str], nonce: str, stdin: bytes) -> Reques
 
     Raises:
         spec.Refused: the environment or the configuration is malformed.
-        InvalidRequest: a key of ours has a wrong value.
+        InvalidRequest: a key of ours has a wrong value, and the verb needs it.
     """
     command = spec.check_environment(environ)
     raw = spec.check_config(command, stdin)
     return Request(
         command,
-        read_conf(raw),
+        (read_leniently if command in _RELEASING else read_conf)(raw),
         environ,
         stdin,
         nonce,
@@ -166,6 +169,23 @@ def read_conf(raw: Mapping[str, Any]) -> NetConf:
         mtu=mtu,
         log_level=_choice(raw, "logLevel", ("info", "debug", "warning", "error")),
         log_file=_text(raw, "logFile"),
+        prev_result=raw.get("prevResult"),
+    )
+
+
+def read_leniently(raw: Mapping[str, Any]) -> NetConf:
+    """Read what a release needs: the name, and who gives out addresses. What else is wrong must not hold a device."""
+    try:
+        return read_conf(raw)
+    except InvalidRequest as error:
+        LOG.warning("a key of the configuration is wrong; it is released without it", extra={"error": str(error)})
+    ipam = raw.get("ipam")
+    kind = ipam.get("type") if isinstance(ipam, dict) else None
+    return NetConf(
+        version=str(raw["cniVersion"]),
+        name=str(raw["name"]),
+        raw=raw,
+        ipam_type=kind if isinstance(kind, str) else "",
         prev_result=raw.get("prevResult"),
     )
 

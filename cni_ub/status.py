@@ -6,7 +6,7 @@ Source: containernetworking/cni SPEC.md 1.1.0, "STATUS"; reference/cni.md sectio
 from cni_ub.attach import ipam_of
 from cni_ub.errors import Limited, NotReady
 from cni_ub.host import Host
-from cni_ub.protocol import Request
+from cni_ub.protocol import NetConf, Request
 from ubhost.errors import UbError
 from ubhost.provider import Sharing
 
@@ -19,14 +19,21 @@ def status(host: Host, request: Request) -> None:
         Limited: the driver is gone while pods have devices.
         DelegateFailed: the IPAM plugin is not ready.
     """
-    if request.conf.mode != "chained":
+    if not _may_pass_through(request.conf):
         _refuse_unready(host, request)
     if ipam := ipam_of(host, request):
         ipam.forward("STATUS")
 
 
+def _may_pass_through(conf: NetConf) -> bool:
+    """In a chain every pod of the node passes through, also those that want no device: they must not wait for one.
+
+    STATUS does not tell whether there is a chain. With ``auto``, who names neither a device nor a delegate is in one.
+    """
+    return conf.mode == "chained" or (conf.mode == "auto" and not conf.ipam_type and not conf.device_id)
+
+
 def _refuse_unready(host: Host, request: Request) -> None:
-    """In a chain every pod of the node passes through, also those that want no device: they must not wait for one."""
     held = host.ledger.held()
     try:
         provider = host.provider()
