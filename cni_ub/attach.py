@@ -37,7 +37,7 @@ from cni_ub.protocol import NetConf, Request
 from cni_ub.rates import rates_of
 from cni_ub.release import holds_in_pod, release
 from cni_ub.results import Result
-from cni_ub.steps import Step
+from cni_ub.steps import SetServiceLevel, Step
 from ubhost.apply import apply
 from ubhost.errors import Busy, Conflict, HostFault, InvalidRequest, NotFound, UbError, Unsupported
 from ubhost.kernel import netns
@@ -353,12 +353,17 @@ class _Attaching:
         self.node.do(step)
 
     def _set_service_level(self) -> None:
-        """Service levels are a property of the device that nobody else uses while we hold it."""
+        """Service levels are a property of the device that nobody else uses while we hold it; DEL puts them back."""
         qos = self.request.conf.qos
         if qos.service_level is None:
             return
-        for member in self.device.members:
-            self.node.provider.set_service_level(member, qos.service_level, qos.priority or 0)
+        level, priority = qos.service_level, qos.priority or 0
+        before = {member: self.node.provider.service_level(member, priority) for member in self.device.members}
+        known = tuple((member, priority, was) for member, was in before.items() if was is not None)
+        self._remember(replace(self.record, service_levels=known))
+        apply(
+            [SetServiceLevel(m, priority, level, level if was is None else was) for m, was in before.items()], self._do
+        )
 
     def _kept(self) -> Result:
         """Without IPAM the netdev keeps the addresses it had on the host: on ipourma they are its EIDs."""

@@ -19,6 +19,7 @@ from cni_ub.plan import Held, Seen, Wanted, fallback_name, read_mark
 from cni_ub.steps import (
     Address,
     Altname,
+    DeviceStep,
     Expose,
     Limit,
     LimitReceiving,
@@ -34,6 +35,7 @@ from cni_ub.steps import (
     SetMtu,
     SetPromisc,
     SetQlen,
+    SetServiceLevel,
     Setting,
     SetUp,
     Side,
@@ -263,7 +265,7 @@ class Node:
             HostFault: the kernel refused.
         """
         match step:
-            case Expose() | MoveEids() | Limit():
+            case Expose() | MoveEids() | Limit() | SetServiceLevel():
                 self._command(step)
             case Move():
                 self._move(step)
@@ -278,10 +280,12 @@ class Node:
             case _:
                 self._set(step)
 
-    def _command(self, step: Expose | MoveEids | Limit) -> None:
+    def _command(self, step: DeviceStep) -> None:
         match step:
             case Limit(device=device, bandwidth=bandwidth):
                 self.provider.set_bandwidth(device, bandwidth)
+            case SetServiceLevel(member=member, priority=priority, level=level):
+                self.provider.set_service_level(member, level, priority)
             case Expose(members=members, present=present):
                 with _namespace_reasons(f"{'expose' if present else 'unexpose'} {', '.join(members)}"):
                     self._expose(members, present=present)

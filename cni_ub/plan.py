@@ -30,6 +30,7 @@ from cni_ub.steps import (
     SetMtu,
     SetPromisc,
     SetQlen,
+    SetServiceLevel,
     SetUp,
     Side,
     Step,
@@ -238,6 +239,7 @@ class Held:
     link: OriginalLink | None = None
     netdev: str = ""
     limit: Bandwidth | None = None
+    service_levels: tuple[SetServiceLevel, ...] = ()  # that put back what they were
     shaper: str = ""
     addresses: tuple[Interface, ...] = field(default=())
 
@@ -251,7 +253,7 @@ def plan_release(held: Held, seen: Seen) -> Release:
     down = [SetUp(Side.POD, seen.pod.name, up=False)] if seen.pod and seen.pod.is_up else []
     limits = [Limit(held.device, held.limit, seen.bandwidth)] if held.limit not in (None, seen.bandwidth) else []
     freed = [LimitReceiving(seen.pod.name if seen.pod else "", held.shaper, None, None)] if seen.has_shaper else []
-    return Release((*hide, *back, *down, *freed), _plan_home(held, seen), tuple(limits))
+    return Release((*hide, *back, *down, *freed), _plan_home(held, seen), (*limits, *held.service_levels))
 
 
 def _plan_home(held: Held, seen: Seen) -> tuple[Step, ...]:

@@ -19,7 +19,7 @@ from cni_ub.host import Host
 from cni_ub.ipam import Ipam
 from cni_ub.node import Node
 from cni_ub.plan import Held, Release, Seen, plan_release
-from cni_ub.steps import Step
+from cni_ub.steps import SetServiceLevel, Step
 from ubhost.errors import Busy, InvalidRequest, NotFound, UbError
 from ubhost.kernel import netns
 from ubhost.model import Eid
@@ -182,7 +182,18 @@ def held_by(host: Host, record: Record, node: Node) -> Held:
         return Held(record.device, limit=limit)
     addresses = tuple(ip_interface(text) for text in record.link.addresses) if record.link else ()
     eids = tuple(EidSlot(member, index, Eid.parse(eid)) for member, index, eid in record.eids)
-    return Held(record.device, record.members, eids, record.link, "", limit, record.shaper, addresses)
+    levels = _levels_to_restore(record, node.provider)
+    return Held(record.device, record.members, eids, record.link, "", limit, levels, record.shaper, addresses)
+
+
+def _levels_to_restore(record: Record, provider: Provider) -> tuple[SetServiceLevel, ...]:
+    """Return what puts the service levels back; of a kernel device that is gone, nothing."""
+    steps = [SetServiceLevel(member, priority, level, level) for member, priority, level in record.service_levels]
+    try:
+        seen = [provider.service_level(step.member, step.priority) for step in steps]
+    except UbError:  # the step itself will say so, after the link is home
+        return tuple(steps)
+    return tuple(step for step, now in zip(steps, seen, strict=True) if now not in (None, step.level))
 
 
 def _netdev(device: Device | None) -> str:

@@ -187,6 +187,19 @@ class Limit:
 
 
 @dataclass(frozen=True, slots=True)
+class SetServiceLevel:
+    """Map a jetty priority of a kernel device to a service level."""
+
+    member: str
+    priority: int
+    level: int
+    was: int
+
+    def undo(self) -> "SetServiceLevel":
+        return replace(self, level=self.was, was=self.level)
+
+
+@dataclass(frozen=True, slots=True)
 class LimitSending:
     """Limit what the pod sends over its link; ``None`` is no limit."""
 
@@ -213,6 +226,6 @@ class LimitReceiving:
 
 Setting = SetUp | SetAlias | SetMtu | SetQlen | SetMac | SetGroup | SetPromisc
 LinkStep = Setting | Altname | Rename | Move | Address | Route
-DeviceStep = Expose | MoveEids | Limit
+DeviceStep = Expose | MoveEids | Limit | SetServiceLevel
 RateStep = LimitSending | LimitReceiving
 Step = LinkStep | DeviceStep | RateStep

@@ -162,5 +162,8 @@ class Provider(Protocol):
             Unsupported: the device is shared, or the provider has no native limit.
         """
 
+    def service_level(self, member: str, priority: int) -> int | None:
+        """Return the service level of a jetty priority; ``None`` if the driver does not tell, or has none."""
+
     def set_service_level(self, member: str, service_level: int, priority: int) -> None:
         """Map jetty priority 0 to 15 of a kernel device to a service level."""

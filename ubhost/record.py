@@ -80,6 +80,7 @@ class Record:
     shaper: str = ""  # the ifb in the pod, if what it receives is limited
     delegate: Delegate | None = None
     given: dict[str, list[dict[str, Any]]] = field(default_factory=dict)  # "ips" and "routes" as in a CNI result
+    service_levels: tuple[tuple[str, int, int], ...] = ()  # kernel device, jetty priority, level before we changed it
     is_damaged: bool = field(default=False)
 
     @property

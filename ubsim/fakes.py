@@ -246,6 +246,10 @@ class FakeProvider:
             else:
                 self._ubse = self._ubse.limit(device_id, bandwidth, os.geteuid())
 
+    def service_level(self, member: str, priority: int) -> int | None:
+        with self._operation("service_level", member):
+            return self.service_levels(member)[priority] if member in self._ubcore.devices else None
+
     def set_service_level(self, member: str, service_level: int, priority: int) -> None:
         with self._operation("set_service_level", member, f"priority {priority} -> {service_level}"):
             self._require(member)

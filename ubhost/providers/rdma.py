@@ -109,6 +109,9 @@ class RdmaProvider:
         if bandwidth != Bandwidth():
             raise Unsupported(f"{device_id}: an RDMA device has no native limit that can be set from here")
 
+    def service_level(self, member: str, priority: int) -> int | None:
+        return None
+
     def set_service_level(self, member: str, service_level: int, priority: int) -> None:
         raise Unsupported(f"{member}: the service level of an RDMA connection is the application's choice")
 

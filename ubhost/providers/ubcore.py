@@ -213,6 +213,9 @@ class UbcoreProvider:
         if self.bandwidth(device_id) != bandwidth:
             raise HostFault(f"UBSE took the limit of {device_id}, but reports {self.bandwidth(device_id)}")
 
+    def service_level(self, member: str, priority: int) -> int | None:
+        return (self._devices / member / "priority" / f"priority{priority}").number("sl")
+
     def set_service_level(self, member: str, service_level: int, priority: int) -> None:
         if not (0 <= priority < PRIORITIES and 0 <= service_level < PRIORITIES):
             raise InvalidRequest(
@@ -220,7 +223,7 @@ class UbcoreProvider:
             )
         self._require(member)
         self._ubcore.set_service_level(member, service_level, priority)
-        told = (self._devices / member / "priority" / f"priority{priority}").number("sl")
+        told = self.service_level(member, priority)
         if told not in (None, service_level):
             raise HostFault(f"ubcore took service level {service_level} of {member}, but reports {told}")
 
