@@ -121,6 +121,8 @@ def _heal_unrecorded(device: Device, provider: Provider) -> None:
     if not device.netdev:
         return
     with Node(provider, None) as node:
+        if node.link_on_host(device.netdev):
+            return
         held = Held(device.id, netdev=device.netdev)
         apply(plan_release(held, node.observe_held(held, "")).home, node.do)
 

@@ -107,6 +107,9 @@ class Node:
     def link_in_pod(self, name: str) -> Link | None:
         return self._pod.link(name) if self._pod else None
 
+    def link_on_host(self, name: str) -> Link | None:
+        return self._host.link(name)
+
     def observe_pod(self, name: str, *, with_routes: bool = True) -> Seen:
         """Look at the addresses and routes of a link in the pod."""
         link = self.link_in_pod(name)
@@ -146,9 +149,7 @@ class Node:
         return next((link for link in self._host.links() if self._is_ours_on_host(link, held)), None)
 
     def unrecorded_netdev(self, name: str) -> str:
-        """Return what the link ``name`` of the pod was called on the host, if its mark can be believed without a
-        record; "" if not.
-        """
+        """Return what a link of the pod was called on the host, if its mark can be believed; "" if not."""
         link = self.link_in_pod(name)
         found = read_mark(link.alias) if link else None
         return found.name if link and found and self._is_marked(link, found.name, self.pod) else ""
@@ -194,7 +195,7 @@ class Node:
     def _is_marked(self, link: Link, netdev: str, netns: int | None) -> bool:
         """Whether a link without a record is ``netdev``: it says so, nobody else is, and no pod can have made it."""
         found = read_mark(link.alias)
-        if not (found and netdev and found.name == netdev) or self._host.link(netdev) not in (None, link):
+        if not found or found.name != netdev or self._host.link(netdev) not in (None, link):
             return False
         if link.peer:
             return self._is_wired(link.peer, link, netns)

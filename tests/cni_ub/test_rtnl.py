@@ -93,6 +93,27 @@ def test_every_change_is_seen_alike_by_both(ours: Rtnl, theirs: Any) -> None:
     ours.rename(link.index, "one")
 
 
+def test_the_other_end_of_a_veth_tells_its_number_and_namespace(ours: Rtnl) -> None:
+    ip("netns add away")
+    ip("link set two netns away")
+    with Path("/run/netns/away").open("rb") as away, Rtnl(away.fileno()) as theirs:
+        one, two = ours.link("one"), theirs.link("two")
+        assert one
+        assert two
+        assert (one.kind, one.peer, two.peer) == ("veth", two.index, one.index)
+        assert one.peer_netns == ours.nsid(away.fileno()) >= 0
+        theirs.set_group(two.index, 77)
+        theirs.set_promisc(two.index, on=True)
+        changed = theirs.link("two")
+        assert changed
+        assert (changed.group, changed.is_promisc) == (77, True)
+    ip("-n away link set two netns 1")
+    ip("netns del away")
+    back = ours.link("two")
+    assert back
+    assert back.peer_netns is None
+
+
 def test_the_list_of_links_is_theirs(ours: Rtnl, theirs: Any) -> None:
     assert {link.name for link in ours.links()} == {link.get_attr("IFLA_IFNAME") for link in theirs.get_links()}
 
