@@ -3,9 +3,7 @@
 import argparse
 import logging
 import os
-import signal
 import sys
-import threading
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -17,6 +15,7 @@ from ubhost.config import load
 from ubhost.errors import InvalidRequest, UbError
 from ubhost.log import set_up
 from ubhost.roots import Roots
+from ubhost.signals import until_told
 
 log = logging.getLogger(__name__)
 
@@ -48,16 +47,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except UbError as error:
         print(f"ub-csi: {error}", file=sys.stderr)
         return 2 if isinstance(error, InvalidRequest) else 1
-    server.run(_until_signal())
+    server.run(until_told())  # data daemons are not ours to stop: they outlive the driver
     return 0
-
-
-def _until_signal() -> threading.Event:
-    """Return an event that SIGTERM and SIGINT set. Data daemons are not ours to stop: they outlive the driver."""
-    stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
-    return stop
 
 
 if __name__ == "__main__":

@@ -2,7 +2,6 @@
 
 import argparse
 import logging
-import signal
 import sys
 import threading
 import time
@@ -22,6 +21,7 @@ from ubhost.errors import InvalidRequest, UbError
 from ubhost.ledger import Ledger
 from ubhost.provider import Provider
 from ubhost.roots import Roots
+from ubhost.signals import until_told
 from ubhost.version import version
 
 LOG = logging.getLogger("cni_ub.agent")
@@ -36,11 +36,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"ub-agent: {error}", file=sys.stderr)
         return 2
     log.set_up(settings.log_level)
-    stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda _, __: stop.set())
     try:
-        _run(settings, stop)
+        _run(settings, until_told())
     except UbError as error:
         print(f"ub-agent: {error}", file=sys.stderr)
         return 1
