@@ -58,16 +58,6 @@ def start(count: int) -> None:
         time.sleep(3600)  # until the plug is pulled
 
 
-def _forget_torn_results() -> None:
-    """Remove what libcni itself leaves torn when the power goes: no pod with an empty result can be deleted.
-
-    Source: containernetworking/cni issues 1055 and 1149; reference/cni.md section 1.8.
-    """
-    for cached in Path("/var/lib/cni/results").glob("*"):
-        if cached.is_file() and cached.stat().st_size == 0:
-            cached.unlink()
-
-
 def recover(count: int) -> None:
     """Do what a kubelet does after a reboot, and report what is left at each stage."""
     runtime = node()
@@ -78,7 +68,6 @@ def recover(count: int) -> None:
         with agent_and_kubelet(count) as kubelet:
             for pod in list(kubelet.pods):
                 kubelet.remove(pod)
-            _forget_torn_results()
             with ThreadPoolExecutor(max_workers=AT_ONCE) as workers:
                 list(workers.map(runtime.forget_pod, [sandbox.id for sandbox in dead]))
             after_removal = Belongings.now()
