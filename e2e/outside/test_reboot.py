@@ -34,8 +34,8 @@ def test_a_burst_of_pods_cut_by_a_reboot_leaks_nothing(node: Machine) -> None:
     running = node.start_command(*burst(node, "start"), env=INSIDE_ENV)
     wait_for_pods(node, PODS // 2)
     assert running.exit.empty(), bytes(running.output["stderr"]).decode(errors="replace")
-    # libcni and host-local do not flush what they write; without this their files are empty after the cut, and no DEL of
-    # any plugin can mend that (containernetworking/cni issues 1055 and 1149). Ours are flushed one by one.
+    # libcni and host-local do not flush what they write: without this their files are empty after the cut, and no DEL
+    # of any plugin can mend that (containernetworking/cni issues 1055 and 1149). Ours are flushed one by one.
     node.shell("sync --file-system /var/lib/cni")
     assert node.reset() != boot
     done = node.run(*burst(node, "recover"), env=INSIDE_ENV, timeout_s=PATIENCE_S)
