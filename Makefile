@@ -12,10 +12,10 @@ demo:           ## a two-node super-node on this machine: pods, pings, a shared 
 	@packaging/setup demo && $(PY) -m ubsim.demo
 
 test: test-kernel ## every test that runs on a bare machine (as root), test-kernel included
-	@packaging/setup test && .venv/bin/pytest -m "not kernel and not binary and not chart"
+	@packaging/setup test && .venv/bin/pytest $(PYTEST_OPTIONS) -m "not kernel and not binary and not chart"
 
 test-kernel:    ## the tests that change links and mounts, in namespaces of their own
-	@packaging/setup test && packaging/in-namespaces .venv/bin/pytest -m kernel
+	@packaging/setup test && packaging/in-namespaces .venv/bin/pytest $(PYTEST_OPTIONS) -m kernel
 
 lint:           ## ruff and the import contracts
 	@packaging/setup && .venv/bin/ruff check . && .venv/bin/ruff format --check . && .venv/bin/lint-imports
@@ -42,10 +42,10 @@ build:          ## dist/ub-node/: the five executables, one bundle
 	@packaging/setup build && $(PY) packaging/build.py
 
 test-binary:    ## the tests of the built executables
-	@packaging/setup test && packaging/setup build && $(PY) packaging/build.py && .venv/bin/pytest -m binary
+	@packaging/setup test && packaging/setup build && $(PY) packaging/build.py && .venv/bin/pytest $(PYTEST_OPTIONS) -m binary
 
 test-chart:     ## the Helm chart, against the Kubernetes API (needs Go for its tools)
-	@packaging/setup test && .venv/bin/pytest -m chart
+	@packaging/setup test && .venv/bin/pytest $(PYTEST_OPTIONS) -m chart
 
 release:        ## dist/ub-node-VERSION-linux-ARCH.tar.gz, its checksums and SBOM
 	@packaging/setup build && $(PY) packaging/release.py
