@@ -46,8 +46,9 @@ class Hierarchy:
         try:
             fd = os.open(f"{self._root}/{cgroup}/{file}", os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
             try:
-                os.write(fd, data)
-                if os.fstat(fd).st_size > len(data):  # a plain file below another root; the kernel's have no size
+                size = os.fstat(fd).st_size  # of a plain file below another root; the kernel's have none
+                os.write(fd, data.ljust(size, b"\n"))  # no reader ever sees the end of a longer text behind it
+                if size > len(data):
                     os.ftruncate(fd, len(data))
             finally:
                 os.close(fd)

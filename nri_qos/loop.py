@@ -247,7 +247,7 @@ class Loop(threading.Thread):
         if observed is None or after.quota == before.quota:
             return
         _log.info(
-            "offline work squeezed" if (after.quota or 0) < (before.quota or 0) else "offline work given more",
+            "offline work squeezed" if _is_less(after.quota, before.quota) else "offline work given more",
             extra={
                 "cpus": round(after.quota or 0, 3),
                 "before": None if before.quota is None else round(before.quota, 3),
@@ -259,6 +259,11 @@ class Loop(threading.Thread):
                 "room": cpulist.render(self.seen.offline),
             },
         )
+
+
+def _is_less(quota: float | None, before: float | None) -> bool:
+    """Whether a quota is a squeeze; the first is one, as there was no limit before."""
+    return quota is not None and (before is None or quota < before)
 
 
 def limits(node: Node) -> Limits:

@@ -1,12 +1,14 @@
 """A cgroup v2 tree of plain files below a root, with the counters that a test wants."""
 
 import re
+import shutil
 import threading
 from pathlib import Path
 
 from ubproto.nri.v1alpha1 import nri_pb2
 
 from nri_qos import paths
+from tests.nri_qos.nodes import put
 
 DEFAULTS = {
     "cpu.weight": "100",
@@ -36,12 +38,21 @@ class Tree:
         self.stat("", 0)
 
     def add(self, folder: str, **files: str) -> None:
-        """Make a cgroup; ``files`` (with __ for the dot) say something else than a new cgroup does."""
-        path = self.root / folder
-        path.mkdir(parents=True, exist_ok=True)
+        """Make a cgroup, all at once; ``files`` (with __ for the dot) say something else than a new cgroup does."""
+        made = self.root.parent / "new-cgroup"
+        made.mkdir()
         for name, text in {**DEFAULTS, **{key.replace("__", "."): text for key, text in files.items()}}.items():
-            (path / name).write_text(text + "\n")
-        self.stat(folder, 0)
+            (made / name).write_text(text + "\n")
+        _count(made, 0)
+        path = self.root / folder
+        path.parent.mkdir(parents=True, exist_ok=True)
+        made.rename(path)
+
+    def remove(self, folder: str) -> None:
+        """Remove a cgroup and all in it, at once."""
+        gone = self.root.parent / "old-cgroup"
+        (self.root / folder).rename(gone)
+        shutil.rmtree(gone)
 
     def pod(self, pod: nri_pb2.PodSandbox) -> str:
         folder = paths.of_pod(pod.linux.cgroup_parent)
@@ -61,15 +72,7 @@ class Tree:
 
     def stat(self, folder: str, usage: int, *, throttles: int = 0, throttled: int = 0, waited: int = 0) -> None:
         """Set the counters of a cgroup, in microseconds."""
-        path = self.root / folder
-        self._swap(
-            path / "cpu.stat",
-            f"usage_usec {usage}\nuser_usec {usage}\nsystem_usec 0\nnr_periods 0\nnr_throttled {throttles}\n"
-            f"throttled_usec {throttled}\n",
-        )
-        if folder:
-            pressure = f"avg10=0.00 avg60=0.00 avg300=0.00 total={waited}"
-            self._swap(path / "cpu.pressure", f"some {pressure}\nfull {pressure}\n")
+        _count(self.root / folder, usage, throttles, throttled, waited if folder else None)
 
     def spend(self, folder: str, micros: int, *, throttles: int = 0, waited: int = 0) -> None:
         """Let a cgroup use CPU time, throttled and waiting so often and so long."""
@@ -87,7 +90,7 @@ class Tree:
         return (self.root / folder / file).read_text().strip()
 
     def write(self, folder: str, file: str, text: str) -> None:
-        (self.root / folder / file).write_text(text + "\n")
+        put(self.root / folder / file, text)
 
     def everything(self) -> dict[str, str]:
         """Return what every file says, but for the counters."""
@@ -97,11 +100,16 @@ class Tree:
             if not path.name.startswith((".", "cpu.stat", "cpu.pressure")) and path.is_file()
         }
 
-    def _swap(self, path: Path, text: str) -> None:
-        """Replace a file at once, as counters of a kernel are never half there."""
-        temporary = path.with_name(f".{path.name}.tmp")
-        temporary.write_text(text)
-        temporary.replace(path)
+
+def _count(path: Path, usage: int, throttles: int = 0, throttled: int = 0, waited: int | None = 0) -> None:
+    put(
+        path / "cpu.stat",
+        f"usage_usec {usage}\nuser_usec {usage}\nsystem_usec 0\nnr_periods 0\nnr_throttled {throttles}\n"
+        f"throttled_usec {throttled}",
+    )
+    if waited is not None:
+        pressure = f"avg10=0.00 avg60=0.00 avg300=0.00 total={waited}"
+        put(path / "cpu.pressure", f"some {pressure}\nfull {pressure}")
 
 
 def _number(pattern: str, text: str) -> str:

@@ -58,6 +58,13 @@ def write(machine: Machine, root: Path) -> None:
     _write(root / "sys/fs/cgroup/cgroup.controllers", "cpuset cpu io memory hugetlb pids rdma misc")
 
 
+def put(path: Path, text: str) -> None:
+    """Let a file of the kernel's say ``text``, at once: nobody ever reads half of it."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    temporary.write_text(text + "\n", encoding="ascii")
+    temporary.replace(path)
+
+
 def _write(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text + "\n", encoding="ascii")

@@ -16,6 +16,7 @@ from ubproto.nri.v1alpha1 import nri_pb2
 from nri_qos import cpulist
 from tests.nri_qos.cgroups import Tree
 from tests.nri_qos.conftest import TOP, Plugin, command, container, environment, pod, until
+from tests.nri_qos.nodes import put
 from ubsim.runtime import Runtime
 
 PERIOD = {"period": 0.1}
@@ -93,33 +94,33 @@ def test_offline_work_is_squeezed_at_once_and_given_back_slowly(
     until(lambda: 5 < quota(tree, batch) <= 6)  # 0.75 of 8 CPUs
     until(lambda: len(cpus(tree, job)) == 6)
     load.cpus |= {"": 5.0, web: 4.0, batch: 1.0}
-    began = time.monotonic()
     until(lambda: quota(tree, batch) <= 1.3, tell=lambda: plugin.log.read_text())
-    assert time.monotonic() - began < 5
-    assert 1 <= len(cpus(tree, job)) <= 2
+    until(lambda: 1 <= len(cpus(tree, job)) <= 2)
     assert quota(tree, batch) >= 1
     load.cpus |= {"": 1.0, web: 0.0}
     began = time.monotonic()
     until(lambda: quota(tree, batch) > 5)
     assert time.monotonic() - began > 0.3
-    line = plugin.lines("offline work squeezed")[-1]
-    assert line["because"] == "online work needs more"
+    first, *later = plugin.lines("offline work squeezed")
+    assert (first["before"], first["because"]) == (None, "start")
+    assert {line["because"] for line in later} == {"online work needs more"}
 
 
 def test_online_work_that_is_throttled_or_waits_halves_offline_work(
-    runtime: Runtime, plugin: Plugin, tree: Tree, load: Load
+    runtime: Runtime, plugin: Plugin, tree: Tree
 ) -> None:
-    plugin.start(config={"period": 0.5})
+    plugin.start(config=PERIOD)
     runtime.register()
     web, _ = start_pod(runtime, tree, "web", "LS", 1)
     batch, _ = start_pod(runtime, tree, "batch", "BE")
-    load.cpus = {"": 0.0, web: 0.0, batch: 0.0}
-    load.start()
-    until(lambda: 5 <= quota(tree, batch) <= 6)
+    until(lambda: quota(tree, batch) == 6)
     tree.spend(web, 0, throttles=3)
-    until(lambda: 2.5 <= quota(tree, batch) <= 3.1, 10)
-    tree.spend(web, 0, waited=400_000)
-    until(lambda: quota(tree, batch) <= 1.6, 10)
+    plugin.wait_for("offline work squeezed", 2)
+    tree.spend(web, 0, waited=10_000_000)
+    plugin.wait_for("offline work squeezed", 3)
+    halved = plugin.lines("offline work squeezed")[1:]
+    assert [line["because"] for line in halved] == ["online work is throttled", "online work waits"]
+    assert all(line["cpus"] == line["before"] / 2 for line in halved)
 
 
 def test_host_processes_count_as_need(runtime: Runtime, plugin: Plugin, tree: Tree, load: Load) -> None:
@@ -292,7 +293,7 @@ def test_restore_leaves_alone_what_others_changed_since(
     batch = next(path for path in before if path.endswith("uid-batch.slice/cpu.weight"))
     until(lambda: (tree.root / batch).read_text() == "1")
     plugin.stop(signal.SIGKILL)
-    (tree.root / batch).write_text("55\n")
+    put(tree.root / batch, "55")
     assert "1 changed by others" in restore(root).stdout
     assert tree.everything() == before | {batch: "55"}
 
@@ -322,7 +323,7 @@ def test_exit_keeps_by_default_and_restores_if_configured(
     load.start()
     plugin.start(config=PERIOD)
     runtime.register()
-    plugin.wait_for("offline work given more")
+    plugin.wait_for("offline work squeezed")
     assert plugin.stop() == 0
     assert tree.everything() != before
     plugin.start(config={**PERIOD, "on_exit": "restore"})
@@ -344,25 +345,26 @@ def test_drift_is_repaired(runtime: Runtime, plugin: Plugin, tree: Tree) -> None
 
 def test_what_the_runtime_wrote_in_an_update_is_looked_at_at_once(runtime: Runtime, plugin: Plugin, tree: Tree) -> None:
     """(C8)"""
-    plugin.start(config={"period": 30})
+    plugin.start(config={"period": 60})
     runtime.register()
     _, inner = start_pod(runtime, tree, "batch", "BE")
     until(lambda: tree.read(inner, "cpu.weight") == "1")
     time.sleep(0.3)
     tree.write(inner, "cpu.weight", "39")
     runtime.update("batch-app-0", nri_pb2.LinuxResources(memory=nri_pb2.LinuxMemory()))
-    until(lambda: tree.read(inner, "cpu.weight") == "1", 10)
+    until(lambda: tree.read(inner, "cpu.weight") == "1")
 
 
 def test_a_dry_run_writes_nothing_at_all(runtime: Runtime, plugin: Plugin, tree: Tree, load: Load, root: Path) -> None:
     before = squeeze_all(runtime, tree, load)
     files = {path for path in root.rglob("*") if path.is_file()}
+    load.cpus = dict.fromkeys(load.cpus, 7.0)
     load.start()
     plugin.start("--dry-run", config=PERIOD)
     runtime.register()
+    until(lambda: any(line["cpus"] == 1 for line in plugin.lines("offline work squeezed")))
+    load.cpus = dict.fromkeys(load.cpus, 0.0)
     plugin.wait_for("offline work given more")
-    load.cpus = dict.fromkeys(load.cpus, 7.0)
-    plugin.wait_for("offline work squeezed")
     assert tree.everything() == before
     assert plugin.stop() == 0
     load.end()
@@ -377,9 +379,7 @@ def test_a_cgroup_that_vanishes_is_quietly_forgotten(runtime: Runtime, plugin: P
     folder, inner = start_pod(runtime, tree, "batch", "BE")
     other, _ = start_pod(runtime, tree, "other", "BE")
     until(lambda: tree.read(folder, "cpu.weight") == "1")
-    for path in sorted((tree.root / folder).rglob("*"), reverse=True):
-        path.rmdir() if path.is_dir() else path.unlink()
-    (tree.root / folder).rmdir()
+    tree.remove(folder)
     tree.write(other, "cpu.weight", "9")
     until(lambda: tree.read(other, "cpu.weight") == "1")
     assert not (tree.root / inner).exists()
@@ -396,16 +396,16 @@ def test_a_borrowed_node_that_appears_is_for_offline_work_only(
     _, batch = start_pod(runtime, tree, "batch", "BE")
     node = root / "sys/devices/system/node"
     (node / "node3").mkdir()
-    (node / "node3/cpulist").write_text("\n")
-    (node / "node3/distance").write_text("80 80 90 10\n")
-    (node / "node3/meminfo").write_text("Node 3 MemTotal: 1048576 kB\nNode 3 MemFree: 1048576 kB\n")
-    (node / "online").write_text("0-3\n")
+    put(node / "node3/cpulist", "")
+    put(node / "node3/distance", "80 80 90 10")
+    put(node / "node3/meminfo", "Node 3 MemTotal: 1048576 kB\nNode 3 MemFree: 1048576 kB")
     for number in range(3):
         far = (node / f"node{number}/distance").read_text().strip()
-        (node / f"node{number}/distance").write_text(f"{far} 80\n")
+        put(node / f"node{number}/distance", f"{far} 80")
+    put(node / "online", "0-3")
     until(lambda: tree.read(batch, "cpuset.mems") == "0-3")
     assert tree.read(web, "cpuset.mems") == "0-1"
-    (node / "online").write_text("0-1\n")
+    put(node / "online", "0-1")
     until(lambda: tree.read(batch, "cpuset.mems") == "0-1")
 
 
@@ -476,11 +476,11 @@ def test_offline_pods_give_memory_back_when_the_node_runs_short(
     plenty = short.replace("MemFree: 1000 kB", "MemFree: 900000 kB")
     meminfo = [root / f"sys/devices/system/node/node{number}/meminfo" for number in (0, 1)]
     for path in meminfo:
-        path.write_text(short)
+        put(path, short)
     until(lambda: tree.read(batch, "memory.high") == str(950_000_000 // 4096 * 4096))
     assert (tree.read(web, "memory.high"), tree.read(batch, "memory.max")) == ("max", "max")
     for path in meminfo:
-        path.write_text(plenty)
+        put(path, plenty)
     until(lambda: tree.read(batch, "memory.high") == "max")
 
 

@@ -41,14 +41,14 @@ def running(runtime: Runtime, plugin: Plugin, tree: Tree, root: Path) -> int:
         asked = container(made, cpus=2)
         tree.container(asked, runtime.create(asked))
         runtime.start(asked.id)
-    plugin.wait_for("offline work given more")
+    plugin.wait_for("offline work squeezed")
     until(lambda: 'ub_qos_writes_total{file="cpu.max"}' in fetch(port, "/metrics")[1])
     return int(port)
 
 
 def fetch(port: int, path: str) -> tuple[int, str]:
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=30) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
         with error:

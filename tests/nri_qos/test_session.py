@@ -30,7 +30,7 @@ def test_configure_is_served_before_the_registration_is_confirmed(runtime: Runti
 @pytest.mark.parametrize(("version", "mask"), [("", 0x7FF), ("v0.12.1", 0x3FFF)])
 def test_only_events_that_the_runtime_knows_are_asked_for(version: str, mask: int, root: Path, plugin: Plugin) -> None:
     """(A4)"""
-    with Runtime(root / "var/run/nri/nri.sock", nri_version=version) as runtime:
+    with Runtime(root / "var/run/nri/nri.sock", nri_version=version, timeout_s=15) as runtime:
         plugin.start()
         runtime.register()
         assert runtime.peer.events & 0x6CF == 0x6CF
@@ -40,7 +40,7 @@ def test_only_events_that_the_runtime_knows_are_asked_for(version: str, mask: in
 
 def test_an_old_runtime_that_sends_state_changes_leads_to_the_same_decisions(root: Path, plugin: Plugin) -> None:
     """(A5)"""
-    with Runtime(root / "var/run/nri/nri.sock", nri_version="") as runtime:
+    with Runtime(root / "var/run/nri/nri.sock", nri_version="", timeout_s=15) as runtime:
         plugin.start()
         runtime.register()
         first, second = pod("first", "HLS", guaranteed=True), pod("second", "HLS", guaranteed=True)
@@ -126,7 +126,7 @@ def test_a_missing_socket_is_waited_for_with_one_line_in_the_log(root: Path, plu
     plugin.wait_for("no runtime, trying on")
     time.sleep(2)
     assert len(plugin.lines("no runtime, trying on")) == 1
-    with Runtime(root / "var/run/nri/nri.sock") as runtime:
+    with Runtime(root / "var/run/nri/nri.sock", timeout_s=15) as runtime:
         runtime.register()
 
 
@@ -135,18 +135,13 @@ def test_a_runtime_that_hangs_up_again_and_again_costs_nothing_and_is_not_storme
 ) -> None:
     """(B14)"""
     plugin.start()
-    runtime.accept().close()
     status = Path(f"/proc/{plugin.process.pid}/status")
-    before = memory_and_threads(status)
-    attempts = 0
-    until_ = time.monotonic() + 4
-    while time.monotonic() < until_:
-        try:
-            runtime.accept(timeout_s=0.5).close()
-            attempts += 1
-        except TimeoutError:
-            continue
-    assert 2 <= attempts <= 9  # 0.2, 0.4, 0.8 … seconds, less up to a half
+    for _ in range(3):
+        runtime.accept().close()
+    began, before = time.monotonic(), memory_and_threads(status)
+    for _ in range(3):
+        runtime.accept().close()
+    assert time.monotonic() - began > 0.3 + 0.6 + 1.2  # 0.8, 1.6 and 3.2 s, less up to a half
     assert memory_and_threads(status)[1] == before[1]
     assert memory_and_threads(status)[0] < before[0] + 2048
 
@@ -160,7 +155,7 @@ def test_a_runtime_that_breaks_the_framing_is_left_and_found_again(runtime: Runt
     plugin.start()
     runtime.register()
     runtime.peer.send_raw(mux.HEADER.pack(1, 1 << 31))
-    assert runtime.peer.is_closed_within(5)
+    assert runtime.peer.is_closed_within(30)
     runtime.register()
 
 
@@ -213,7 +208,7 @@ def test_a_runtime_can_start_the_plugin_itself(root: Path, plugin: Plugin) -> No
     ours, theirs = socket.socketpair()
     environ = {"NRI_PLUGIN_NAME": "preinstalled", "NRI_PLUGIN_IDX": "77", "NRI_PLUGIN_SOCKET": "3"}
     needed = {key: value for key, value in environment(root).items() if key != "PATH"}  # UB_ROOT for the test's sake
-    runtime = Runtime(root / "unused.sock")
+    runtime = Runtime(root / "unused.sock", timeout_s=15)
     with theirs:
         as_three = "import os, sys; os.dup2(int(sys.argv[1]), 3); os.execv(sys.argv[2], sys.argv[2:])"
         starter = [sys.executable, "-c", as_three, str(theirs.fileno()), *command()]
