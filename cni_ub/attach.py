@@ -248,6 +248,7 @@ class _Attaching:
             _wants_zero_copy(request.conf),
             want.shaper,
             Delegate(ipam.type, dict(ipam.config), _delegate_environ(request)) if ipam else None,
+            nodes=device.nodes,
         )
 
     def _exposed_by_us(self) -> tuple[str, ...]:

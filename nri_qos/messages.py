@@ -6,7 +6,7 @@ Source: reference/nri.md section 1.7.
 from ubproto.nri.v1alpha1 import nri_pb2
 
 from nri_qos import cpulist
-from nri_qos.lookup import Found
+from nri_qos.grants import Grants
 from nri_qos.model import Container, Decision, Pod, Resources, State
 
 _STATES = {nri_pb2.CONTAINER_RUNNING: State.RUNNING, nri_pb2.CONTAINER_STOPPED: State.STOPPED}
@@ -50,15 +50,18 @@ def resources(message: nri_pb2.LinuxResources) -> Resources:
     )
 
 
-def adjustment(decision: Decision, found: Found) -> nri_pb2.ContainerAdjustment:
+def adjustment(decision: Decision, given: Grants) -> nri_pb2.ContainerAdjustment:
     """Return the adjustment of a container to be created; nothing is set that we do not decide."""
     message = nri_pb2.ContainerAdjustment()
     if not decision.is_empty:
         _fill(message.linux.resources, decision)
-    for source, destination, options in found.mounts:
+    for source, destination, options in given.mounts:
         message.mounts.add(type="bind", source=source, destination=destination, options=options)
-    for name, value in found.env.items():
+    for name, value in given.env.items():
         message.env.add(key=name, value=value)
+    for device in given.devices:  # the runtime allows it in the container's device cgroup, too
+        made = message.linux.devices.add(path=device.path, type="c", major=device.major, minor=device.minor)
+        made.file_mode.value, made.uid.value, made.gid.value = device.mode, device.uid, device.gid
     return message
 
 

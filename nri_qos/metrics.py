@@ -15,6 +15,7 @@ PREFIX = "ub_qos_"
 COUNTERS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "decisions": ("Containers decided about", ("class",)),
     "refused": ("Containers that must not be created", ()),
+    "grants_unknown": ("Containers that went without what their pod may have been given", ()),
     "invalid_values": ("Annotations and labels with a value that means nothing", ("key",)),
     "class_changes_ignored": ("Pods that changed their class while they ran", ()),
     "unknown_containers": ("Events about containers that nobody announced", ()),

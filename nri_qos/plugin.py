@@ -18,9 +18,10 @@ from ubproto.nri.v1alpha1 import nri_pb2
 from nri_qos import cpulist, messages
 from nri_qos.config import Failure
 from nri_qos.errors import STATUS
+from nri_qos.grants import NOTHING
 from nri_qos.latency import Latencies
 from nri_qos.lookup import Found
-from nri_qos.model import Container, Decision, QosClass
+from nri_qos.model import Container, Decision, Pod, QosClass
 from nri_qos.ttrpc.session import Call, Status
 from nri_qos.world import World
 from ubhost import log
@@ -29,7 +30,7 @@ from ubhost.errors import Exhausted, UbError, code_for
 SERVICE = "nri.pkg.api.v1alpha1.Plugin"
 VERSION = "v0.12.1"  # of NRI, as we speak it
 SAFE_CONTAINERD = (1, 7, 16)  # containerd issue 10085
-LONGEST_WAIT_S = 0.5  # for the model; less than any runtime's patience
+LONGEST_WAIT_S = 2.0  # for the model or for files, even of a runtime that has more patience than four times that
 _log = logging.getLogger(__name__)
 
 Handler = Callable[["Plugin", bytes, float], Message]
@@ -62,7 +63,7 @@ class Plugin:
         is_enforcing: bool = True,
         wake: Callable[[], None] = lambda: None,
         configure: Callable[[str], None] = lambda _: None,
-        look_up: Callable[[Container], Found] = lambda _: Found(),
+        look_up: Callable[[Pod, Container, float], Found] = lambda *_: Found(),
     ) -> None:
         self.phase = Phase()
         self.latencies = Latencies()
@@ -166,8 +167,10 @@ class Plugin:
         container = messages.container(request.container)
         if pod is not None and not container.pod_id:
             container = replace(container, pod_id=pod.id)
-        found = self._look_up(container)
         with log.ids(pod=f"{request.pod.namespace}/{request.pod.name}", container=container.name or container.id):
+            found = self._look_up(pod or Pod(container.pod_id), container, wait_s)
+            if found.doubt is not None:
+                self._doubt_grants(found.doubt)
             try:
                 with self._world.locked(wait_s) as world:
                     decision = world.create(pod, container, found.device_nodes)
@@ -177,17 +180,24 @@ class Plugin:
                 if not self._is_enforcing:
                     return nri_pb2.CreateContainerResponse()
                 raise Refusal(STATUS[Exhausted], f"nri-qos: {error}") from error
-            self._report(decision)
+            self._report(decision, found)
         self._wake()
         if not self._is_enforcing:
             return nri_pb2.CreateContainerResponse()
-        return nri_pb2.CreateContainerResponse(adjust=messages.adjustment(decision, found))
+        return nri_pb2.CreateContainerResponse(adjust=messages.adjustment(decision, found.grants))
 
-    def _report(self, decision: Decision) -> None:
+    def _doubt_grants(self, doubt: UbError) -> None:
+        """Go on without what a pod may have been given, or refuse it its container: as configured."""
+        self._world.counts["grants_unknown",] += 1
+        if self._must_refuse("CreateContainer"):
+            raise doubt
+        _log.error("a container goes without what its pod may have been given", extra={"error": str(doubt)})
+
+    def _report(self, decision: Decision, found: Found) -> None:
         self._world.counts["decisions", decision.qos.value] += 1
-        level = logging.DEBUG if decision.qos is QosClass.UNDECLARED and decision.is_empty else logging.INFO
+        is_left_alone = decision.qos is QosClass.UNDECLARED and decision.is_empty and found.grants == NOTHING
         _log.log(
-            level,
+            logging.DEBUG if is_left_alone else logging.INFO,
             "container decided",
             extra={
                 "class": decision.qos.value,
@@ -195,6 +205,7 @@ class Plugin:
                 "cpus": None if decision.cpus is None else cpulist.render(decision.cpus),
                 "mems": None if decision.mems is None else cpulist.render(decision.mems),
                 "because": decision.reasons,
+                "devices": [device.path for device in found.grants.devices],
                 "enforced": self._is_enforcing,
             },
         )
