@@ -11,19 +11,28 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass, replace
 
 from ubhost.errors import HostFault
 from ubhost.kernel.netns import inode, is_netns, living
-from ubhost.netlink import Malformed, acknowledgement, frames
-from ubhost.ubcore.message import Attribute, Command, Message, decode
+from ubhost.model import Eid
+from ubhost.netlink import NLM_F_ACK, NLMSG_DONE, STATUS, Frame, Malformed, acknowledgement, frames
+from ubhost.ubcore.message import Attribute, Command, Message, Value, decode
+from ubsim.argument import DUMPS, Argument
 from ubsim.cables import Obituaries
+from ubsim.caller import Caller
 from ubsim.faults import Faults, When
 from ubsim.ubcore import Refused, Ubcore
 from ubsim.views import Views
 
 LOG_LENGTH = 4096
+NLM_F_MULTI = 0x2
+EID_PROGRESS = (1, 0)  # what UPDATE_EID_RET says: the fabric is asked, it is done
 OPERATIONS: Mapping[Command, str] = {
+    Command.ADD_EID: "add_eid",
+    Command.DEL_EID: "delete_eid",
+    Command.SET_EID_MODE: "set_eid_mode",
     Command.EXPOSE_DEV_NS: "expose",
     Command.UNEXPOSE_DEV_NS: "unexpose",
     Command.SET_DEV_EID_NS: "move_eid",
@@ -34,17 +43,6 @@ OPERATIONS: Mapping[Command, str] = {
     Command.SHOW_SYSTEM: "show_system",
 }
 """What the commands are called in the log and in faults: as the provider's methods, where it has one."""
-
-REQUIRED: Mapping[Command, tuple[Attribute, ...]] = {
-    Command.EXPOSE_DEV_NS: (Attribute.DEV_NAME, Attribute.NS_FD),
-    Command.UNEXPOSE_DEV_NS: (Attribute.DEV_NAME, Attribute.NS_FD),
-    Command.SET_DEV_NS: (Attribute.DEV_NAME, Attribute.NS_FD),
-    Command.SET_DEV_EID_NS: (Attribute.DEV_NAME, Attribute.EID_IDX, Attribute.NS_FD),
-    Command.SET_DEV_NS_MODE: (Attribute.DEV_NS_MODE,),
-    Command.SET_EID_NS_MODE: (Attribute.EID_NS_MODE,),
-    Command.SET_SL: (Attribute.DEV_NAME, Attribute.SL, Attribute.PRIORITY),
-    Command.SHOW_SYSTEM: (),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,11 +73,20 @@ class Kernel:
     """Safe for threads: one command at a time changes the state, as under the driver's locks.
 
     ``on_change`` is told of the state before and after, with the lock held; ``outside`` are the namespaces of the
-    machine that are no part of the simulated host: they do not count as its namespaces.
+    machine that are no part of the simulated host: they do not count as its namespaces. ``fabric`` says which EID a
+    slot of a device gets, or refuses.
     """
 
     def __init__(
-        self, ubcore: Ubcore, views: Views, obituaries: Obituaries, *, faults: Faults, log: Log, outside: frozenset[int]
+        self,
+        ubcore: Ubcore,
+        views: Views,
+        obituaries: Obituaries,
+        fabric: Callable[[str, int], Eid],
+        *,
+        faults: Faults,
+        log: Log,
+        outside: frozenset[int],
     ) -> None:
         self.state = ubcore
         self.faults = faults
@@ -87,10 +94,11 @@ class Kernel:
         self.on_change: Callable[[Ubcore, Ubcore], None] = lambda _before, _after: None
         self._views = views
         self.obituaries = obituaries
+        self._fabric = fabric
         self._outside = outside
         self._lock = threading.RLock()
 
-    def answer(self, request: bytes, netns: int | None, *, is_root: bool) -> bytes:
+    def answer(self, request: bytes, netns: int | None, caller: Caller) -> bytes:
         """Return the reply to one datagram with one message; ``netns`` is the descriptor that came with it."""
         try:
             (frame,) = frames(request)
@@ -99,20 +107,20 @@ class Kernel:
             return acknowledgement(request, errno.EINVAL) if len(request) >= 16 else b""
         except Malformed as error:
             return acknowledgement(request, error.code) if len(request) >= 16 else b""
-        name, detail = str(message.attributes.get(Attribute.DEV_NAME, "")), _detail(message, netns)
         operation = OPERATIONS.get(message.command, message.command.name.lower())
+        asked = Argument(str(message.attributes.get(Attribute.DEV_NAME, "")))
+        detail = _detail(message, netns)
         try:
-            if not is_root:  # every command that we know is GENL_ADMIN_PERM
-                raise Refused(errno.EPERM, "the caller lacks CAP_NET_ADMIN")
-            self.faults.meet(operation, name)
-            self._do(message, netns)
-            self.faults.meet(operation, name, When.AFTER)
+            asked = Argument.of(message, caller)
+            self.faults.meet(operation, asked.device)
+            self._do(message.command, asked, netns, caller)
+            self.faults.meet(operation, asked.device, When.AFTER)
         except (OSError, HostFault) as refusal:  # a tree that cannot be written is a driver that fails
             code = getattr(refusal, "errno", None) or errno.EIO
-            self.log.add(operation, name, detail, errno.errorcode.get(code, str(code)))
+            self.log.add(operation, asked.device, detail, errno.errorcode.get(code, str(code)))
             return acknowledgement(request, code)
-        self.log.add(operation, name, detail)
-        return self._system(message) if message.command is Command.SHOW_SYSTEM else acknowledgement(request, 0)
+        self.log.add(operation, asked.device, detail)
+        return self._told(message) + (b"" if message.command in DUMPS else _acknowledged(message, request))
 
     def change(self, change: Callable[[Ubcore], Ubcore]) -> None:
         """Let something happen to the driver that nobody asked it for: hot plug, a lost EID.
@@ -129,21 +137,17 @@ class Kernel:
         with self._lock:
             self._bury()
 
-    def _do(self, message: Message, netns: int | None) -> None:
+    def _do(self, command: Command, asked: Argument, sent: int | None, caller: Caller) -> None:
         with self._lock:
             self._bury()
-            required = REQUIRED.get(message.command)
-            if required is None:
-                raise Refused(errno.EOPNOTSUPP, f"the simulator has no {message.command.name}")
-            if any(kind not in message.attributes for kind in required):
-                raise Refused(errno.EINVAL, f"{message.command.name} lacks an attribute")
-            target = self._meet(message, netns)
-            self._go(self._next(message, target))
+            in_memory = sent is None and command in DUMPS and asked.netns_fd is not None
+            with caller.descriptor(asked.netns_fd or 0) if in_memory else nullcontext(sent) as netns:
+                target = self._meet(asked, netns)
+                self._go(self._next(command, asked, target))
 
-    def _next(self, message: Message, netns: int) -> Ubcore:
-        state, values = self.state, message.attributes
-        name = str(values.get(Attribute.DEV_NAME, ""))
-        match message.command:
+    def _next(self, command: Command, asked: Argument, netns: int) -> Ubcore:
+        state, name = self.state, asked.device
+        match command:
             case Command.EXPOSE_DEV_NS:
                 return state.expose(name, netns)
             case Command.UNEXPOSE_DEV_NS:
@@ -151,24 +155,32 @@ class Kernel:
             case Command.SET_DEV_NS:
                 return state.set_home(name, netns)
             case Command.SET_DEV_EID_NS:
-                return state.set_eid_netns(name, int(values[Attribute.EID_IDX]), netns)
+                return state.set_eid_netns(name, asked.index, netns)
             case Command.SET_DEV_NS_MODE:
-                shared = bool(values[Attribute.DEV_NS_MODE])
-                return state if shared == state.is_shared else self._with_all_living().set_sharing(shared=shared)
+                is_same = asked.flag == state.is_shared
+                return state if is_same else self._with_all_living().set_sharing(shared=asked.flag)
             case Command.SET_EID_NS_MODE:
-                shared = bool(values[Attribute.EID_NS_MODE])
-                return (
-                    state if shared == state.is_eid_shared else self._with_all_living().set_eid_sharing(shared=shared)
-                )
+                is_same = asked.flag == state.is_eid_shared
+                return state if is_same else self._with_all_living().set_eid_sharing(shared=asked.flag)
             case Command.SET_SL:
-                return state.set_service_level(name, int(values[Attribute.PRIORITY]), int(values[Attribute.SL]))
-            case _:
+                return state.set_service_level(name, asked.priority, asked.level)
+            case Command.SHOW_SYSTEM:
                 return state.open_netns(netns) if netns else state
+            case _:
+                return self._next_eids(command, asked, netns)
 
-    def _meet(self, message: Message, netns: int | None) -> int:
+    def _next_eids(self, command: Command, asked: Argument, netns: int) -> Ubcore:
+        state, name, index = self.state, asked.device, asked.index
+        if command is Command.SET_EID_MODE:
+            return state.set_eid_mode(name, dynamic=asked.flag)
+        if command is Command.DEL_EID:
+            return state.delete_eid(name, index)
+        return state.ask_for_eid(name, index, lambda: self._fabric(name, index), netns or None)
+
+    def _meet(self, asked: Argument, netns: int | None) -> int:
         """Return the inode of the namespace that the request speaks of, and watch it; 0 if it speaks of none."""
         if netns is None:
-            if Attribute.NS_FD in message.attributes:
+            if asked.netns_fd is not None:
                 raise Refused(errno.EBADF, "failed to get ns by fd")
             return 0
         if not is_netns(netns):
@@ -200,11 +212,25 @@ class Kernel:
         self.state = after
         self.on_change(before, after)
 
-    def _system(self, request: Message) -> bytes:
-        modes = {Attribute.DEV_NS_MODE: int(self.state.is_shared), Attribute.EID_NS_MODE: int(self.state.is_eid_shared)}
-        return Message(
-            Command.SHOW_SYSTEM, modes, request.family, flags=0, sequence=request.sequence, port=request.port
-        ).encode()
+    def _told(self, request: Message) -> bytes:
+        """The data of an answer, if the command has any."""
+        reply = replace(request, attributes={}, flags=0)
+        if request.command is Command.SHOW_SYSTEM:
+            modes: dict[Attribute, Value] = {
+                Attribute.DEV_NS_MODE: int(self.state.is_shared),
+                Attribute.EID_NS_MODE: int(self.state.is_eid_shared),
+            }
+            return replace(reply, attributes=modes).encode()
+        if request.command not in DUMPS:
+            return b""
+        said = [replace(reply, attributes={Attribute.UPDATE_EID_RET: ret}, flags=NLM_F_MULTI) for ret in EID_PROGRESS]
+        end = Frame(NLMSG_DONE, STATUS.pack(0), NLM_F_MULTI, request.sequence, request.port)
+        return b"".join(message.encode() for message in said) + end.encode()
+
+
+def _acknowledged(message: Message, request: bytes) -> bytes:
+    """As the kernel: only who asked for it hears that all went well."""
+    return acknowledgement(request, 0) if message.flags & NLM_F_ACK else b""
 
 
 def _detail(message: Message, netns: int | None) -> str:

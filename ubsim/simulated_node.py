@@ -20,11 +20,12 @@ from pathlib import Path
 from ubhost.errors import HostFault
 from ubhost.kernel.netns import living, own_inode
 from ubhost.kernel.rtnl import Refused
-from ubhost.model import PortState, UbHost, UrmaDevice
+from ubhost.model import Eid, PortState, UbHost, UrmaDevice
 from ubhost.provider import Sharing
 from ubhost.roots import Roots
 from ubsim import consistency, record, sockets, sysfs, tree
 from ubsim.cables import LinkEvents, Obituaries
+from ubsim.caller import Caller
 from ubsim.changes import Change
 from ubsim.control import Control, broadcast
 from ubsim.faults import Faults
@@ -74,6 +75,7 @@ class SimulatedNode:
             _boot(super_node, self._host, init),
             Views(roots.root),
             Obituaries(netns),
+            self._planned_eid,
             faults=self.faults,
             log=self.log,
             outside=living() | {init},
@@ -183,10 +185,15 @@ class SimulatedNode:
         if lost:
             self.kernel.change(lambda state: state.lose_eid(device, index))
             return
+        eid = self._planned_eid(device, index)
+        self.kernel.change(lambda state: state.add_eid(device, index, eid, state.devices[device].home))
+
+    def _planned_eid(self, device: str, index: int) -> Eid:
+        """Return the EID that the fabric has for a slot; it assigns them all, nobody chooses one."""
         eids = next((value.eids for value in self._host.devices if value.name == device), ())
         if not 0 <= index < len(eids):
-            raise DriverRefused(errno.EINVAL, f"{device} has no EID in slot {index}")
-        self.kernel.change(lambda state: state.add_eid(device, index, eids[index], state.devices[device].home))
+            raise DriverRefused(errno.EINVAL, f"the fabric has no EID for slot {index} of {device}")
+        return eids[index]
 
     def _plug(self, value: UrmaDevice) -> None:
         self.kernel.change(lambda state: state.plug(value.name, value.eids, max_eids=max(len(value.eids), 1)))
@@ -242,12 +249,10 @@ class SimulatedNode:
         self._selector.register(door, selectors.EVENT_READ, lambda: take(door, serve, f"{self.name} {path.name}"))
 
     def _serve_kernel(self, connection: socket.socket) -> None:
-        sockets.serve_kernel(
-            connection, lambda request, netns, is_root: self.kernel.answer(request, netns, is_root=is_root)
-        )
+        sockets.serve_kernel(connection, self.kernel.answer)
 
     def _serve_regions(self, connection: socket.socket) -> None:
-        if sockets.peer_uid(connection) == 0:
+        if Caller.of(connection).is_root:
             self.regions.serve(connection)
 
     def _list_regions(self) -> None:

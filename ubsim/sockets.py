@@ -6,7 +6,6 @@ Source: unix(7) (SO_PEERCRED, SCM_RIGHTS); reference/ub.md section 5 (at most 8 
 import contextlib
 import os
 import socket
-import struct
 import threading
 from collections import Counter
 from collections.abc import Callable
@@ -15,8 +14,8 @@ from pathlib import Path
 from ubhost.errors import HostFault
 from ubhost.netlink import MAX_MESSAGE
 from ubhost.ubse import wire
+from ubsim.caller import Caller
 
-UCRED = struct.Struct("=iII")  # pid, uid, gid
 MAX_PER_UID = 8
 REQUEST_TIMEOUT_S = 60.0  # ubse.conf request.timeout
 
@@ -42,11 +41,6 @@ def listen(path: Path, kind: socket.SocketKind, mode: int) -> socket.socket:
     return door
 
 
-def peer_uid(connection: socket.socket) -> int:
-    raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, UCRED.size)
-    return int(UCRED.unpack(raw)[1])
-
-
 def accept(door: socket.socket, serve: Callable[[socket.socket], None], name: str) -> None:
     """Take one waiting connection and serve it on a thread of its own."""
     try:
@@ -65,21 +59,21 @@ def keep(door: socket.socket, serve: Callable[[socket.socket], None], _: str) ->
     """Take one waiting connection and hand it over, root's only."""
     with contextlib.suppress(OSError):
         connection, _ = door.accept()
-        if peer_uid(connection) == 0:
+        if Caller.of(connection).is_root:
             serve(connection)
         else:
             connection.close()
 
 
-def serve_kernel(connection: socket.socket, answer: Callable[[bytes, int | None, bool], bytes]) -> None:
+def serve_kernel(connection: socket.socket, answer: Callable[[bytes, int | None, Caller], bytes]) -> None:
     """Answer netlink datagrams until the peer hangs up; descriptors live as long as their request."""
-    is_root = peer_uid(connection) == 0
+    caller = Caller.of(connection)
     while True:
         request, descriptors, _, _ = socket.recv_fds(connection, MAX_MESSAGE, 4, socket.MSG_CMSG_CLOEXEC)
         try:
             if not request:
                 return
-            reply = answer(request, descriptors[0] if descriptors else None, is_root)
+            reply = answer(request, descriptors[0] if descriptors else None, caller)
         finally:
             for descriptor in descriptors:
                 os.close(descriptor)
@@ -109,7 +103,7 @@ class Ration:
 
 def serve_ubse(connection: socket.socket, ration: Ration, call: Callable[[wire.Request, int], wire.Reply]) -> None:
     """Answer one request; a user with too many connections is hung up on."""
-    uid = peer_uid(connection)
+    uid = Caller.of(connection).uid
     if not ration.take(uid):
         return
     try:
@@ -136,7 +130,7 @@ def _exactly(connection: socket.socket, size: int) -> bytes:
 
 def serve_lines(connection: socket.socket, answer: Callable[[bytes], bytes]) -> None:
     """Answer one line with one line, for root only."""
-    if peer_uid(connection) != 0:
+    if not Caller.of(connection).is_root:
         return
     with connection.makefile("rwb") as stream:
         for line in stream:

@@ -12,7 +12,7 @@ Source: reference/ub.md section 3 (kernel drivers/ub/urma/ubcore/ubcore_device.c
 """
 
 import errno
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
@@ -175,17 +175,30 @@ class Ubcore:
         flushed = tuple(Slot(ZERO, self.init) for _ in device.slots)
         return self._with(replace(device, is_dynamic=dynamic, slots=flushed))
 
+    def ask_for_eid(self, name: str, index: int, fabric: Callable[[], Eid], netns: int | None = None) -> "Ubcore":
+        """ADD_EID: the fabric assigns the EID of a slot to ``netns``, or to the device's home."""
+        device = self._assigned_by_hand(name)
+        state = self if netns is None else self.open_netns(netns)
+        if netns is not None and not (state.is_shared or state.devices[name].home == netns):
+            raise Refused(errno.EPERM, "invalid net ns")
+        if not 0 <= index < device.max_eids:
+            raise Refused(errno.EINVAL, f"eid index {index} of {name} is not below {device.max_eids}")
+        return state.add_eid(name, index, fabric(), device.home if netns is None else netns)
+
+    def delete_eid(self, name: str, index: int) -> "Ubcore":
+        """DEL_EID."""
+        self._assigned_by_hand(name)
+        return self.lose_eid(name, index)
+
     def add_eid(self, name: str, index: int, eid: Eid, netns: int) -> "Ubcore":
-        """ADD_EID by hand: refused while EIDs come from the fabric (dynamic mode)."""
+        """An EID comes into a slot, whoever brings it."""
         device = self._device(name, errno.EPERM)
-        if device.is_dynamic:
-            raise Refused(errno.EPERM, f"{name} takes its EIDs from the fabric; set it to static first")
         if not 0 <= index < device.max_eids or eid.is_zero:
             raise Refused(errno.EINVAL, f"cannot put EID {eid} into slot {index} of {name}")
         return self._with(_with_slot(device, index, Slot(eid, netns), self.init))
 
     def lose_eid(self, name: str, index: int) -> "Ubcore":
-        """DEL_EID, or the fabric took the EID back: the slot becomes invalid."""
+        """The fabric took the EID back: the slot becomes invalid."""
         device = self._device(name, errno.EPERM)
         if not 0 <= index < len(device.slots):
             raise Refused(errno.EINVAL, f"{name} has no EID in slot {index}")
@@ -200,6 +213,12 @@ class Ubcore:
             raise Refused(errno.EINVAL, f"{name} has no EID in slot {index}")
         if not self.is_eid_shared and device.slots[index].netns != netns:
             raise Refused(errno.EPERM, "eid is not accessible by current ns")
+
+    def _assigned_by_hand(self, name: str) -> Device:
+        device = self._device(name, errno.EPERM)
+        if device.is_dynamic:
+            raise Refused(errno.EPERM, f"{name} takes its EIDs from the fabric; set it to static first")
+        return device
 
     def _device(self, name: str, missing: int) -> Device:
         try:

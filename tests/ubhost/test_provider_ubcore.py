@@ -34,7 +34,7 @@ OTHER, BONDING = Eid.from_words(0x42454944, 1, 3, 0), Eid.from_words(7, 1, 2, 3)
 class Driver:
     """Two trees of devices: the host's and one pod's. ``lies`` makes it acknowledge and do nothing."""
 
-    family, port, shares_memory = 1, 2, True
+    family, port = 1, 2
 
     def __init__(self, host: Path, pod: Path) -> None:
         self.host, self.pod = host, pod

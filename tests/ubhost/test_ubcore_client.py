@@ -27,9 +27,8 @@ class Played:
 
     family, port = 0x33, 4711
 
-    def __init__(self, answer: Answer, *, shares_memory: bool = True) -> None:
+    def __init__(self, answer: Answer) -> None:
         self._answer = answer
-        self.shares_memory = shares_memory
         self.heard: list[tuple[Message, int | None]] = []
 
     def __enter__(self) -> Self:
@@ -76,9 +75,9 @@ def test_a_refusal_names_the_command_the_object_and_the_reason() -> None:
 
 
 def test_the_system_says_what_is_shared() -> None:
-    def answer(message: Message, _: bytes) -> list[Frame]:
+    def answer(message: Message, request: bytes) -> list[Frame]:
         reply = Message(Command.SHOW_SYSTEM, {Attribute.DEV_NS_MODE: 1, Attribute.EID_NS_MODE: 0}, message.family)
-        return list(frames(reply.encode()))
+        return list(frames(reply.encode() + acknowledgement(request, 0)))
 
     assert client(Played(answer)).show_system() == SystemInfo(dev_sharing=True, eid_sharing=False)
 
@@ -138,13 +137,6 @@ def test_a_dump_refused_at_its_start_says_why() -> None:
         client(Played(answer)).add_eid("udma1", 2)
 
 
-def test_pointers_are_never_sent_to_a_simulator() -> None:
-    channel = Played(acknowledge, shares_memory=False)
-    with pytest.raises(Unsupported, match="caller's memory"):
-        client(channel).add_eid("udma1", 2)
-    assert channel.heard == []
-
-
 def test_changing_who_assigns_eids_passes_a_name_and_a_flag() -> None:
     read: list[bytes] = []
 
@@ -156,6 +148,24 @@ def test_changing_who_assigns_eids_passes_a_name_and_a_flag() -> None:
 
     client(Played(answer)).set_eid_mode("udma1", dynamic=True)
     assert read == [b"udma1".ljust(64, b"\0") + b"\1"]
+
+
+def test_a_driver_that_misses_a_struct_is_told_the_service_level_once_more_in_one() -> None:
+    read: list[bytes] = []
+
+    def answer(message: Message, request: bytes) -> list[Frame]:
+        address = message.attributes.get(Attribute.HDR_ARGS_ADDR)
+        if not isinstance(address, int):
+            return refuse(errno.EINVAL)(message, request)
+        read.append(ctypes.string_at(address, 72))
+        return acknowledge(message, request)
+
+    channel = Played(answer)
+    client(channel).set_service_level("udma1", service_level=2, priority=5)
+    assert channel.heard[0][0].attributes == {
+        Attribute.DEV_NAME: "udma1", Attribute.PRIORITY: 5, Attribute.SL: 2,
+    }  # fmt: skip
+    assert read == [b"udma1".ljust(64, b"\0") + struct.pack("=II", 2, 5)]
 
 
 def test_without_the_driver_its_family_is_not_found() -> None:

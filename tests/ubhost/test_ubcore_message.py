@@ -32,9 +32,9 @@ PINNED: list[tuple[Command, dict[Attribute, Value], str, str]] = [
     ),
     (
         Command.SET_SL,
-        {Attribute.DEV_NAME: "udma1", Attribute.SL: 2, Attribute.PRIORITY: 5},
+        {Attribute.DEV_NAME: "udma1", Attribute.PRIORITY: 5, Attribute.SL: 2},
         "0c",
-        f"{NAME} 0800 1500 0200 0000 0800 1600 0500 0000",
+        f"{NAME} 0800 1600 0500 0000 0800 1500 0200 0000",
     ),
     (Command.SET_EID_NS_MODE, {Attribute.EID_NS_MODE: 1}, "2b", "0500 1400 0100 0000"),
     (Command.SHOW_SYSTEM, {}, "2e", ""),

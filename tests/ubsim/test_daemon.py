@@ -87,6 +87,9 @@ def test_an_acknowledgement_is_what_the_kernel_sends(ub_node: NodeHandle, new_po
         (Command.SET_DEV_NS_MODE, {}, errno.EINVAL),
         (Command.SET_SL, {Attribute.DEV_NAME: "udma2", Attribute.SL: 1, Attribute.PRIORITY: 16}, errno.EINVAL),
         (Command.GET_TOPO_INFO, {}, errno.EOPNOTSUPP),
+        (Command.ADD_EID, {Attribute.HDR_ARGS_LEN: 72, Attribute.HDR_ARGS_ADDR: 8}, errno.EOPNOTSUPP),  # not as a dump
+        (Command.SET_EID_MODE, {Attribute.HDR_ARGS_LEN: 65}, errno.EINVAL),
+        (Command.SET_EID_MODE, {Attribute.HDR_ARGS_LEN: 65, Attribute.HDR_ARGS_ADDR: 8}, errno.EFAULT),
     ],
 )
 def test_the_driver_refuses_with_its_own_errno(
@@ -138,6 +141,47 @@ def _succeeds(call: Callable[[], object]) -> bool:
     except UbError:
         return False
     return True
+
+
+def test_an_eid_is_deleted_and_asked_for_again_through_the_memory_of_the_caller(
+    ub_node: NodeHandle, ubcore: Ubcore, provider: Provider
+) -> None:
+    slots = provider.device("urma_1").eids
+    lost = next(slot for slot in slots if slot.device == "udma2" and slot.index == 3)
+    ubcore.delete_eid("udma2", 3)
+    assert provider.device("urma_1").eids == tuple(slot for slot in slots if slot != lost)
+    ubcore.add_eid("udma2", 3)
+    assert provider.device("urma_1").eids == slots
+    for change, device, index, code in (
+        (ubcore.add_eid, "udma2", 900, errno.EINVAL),
+        (ubcore.add_eid, "udma99", 0, errno.EPERM),
+        (ubcore.delete_eid, "udma2", 900, errno.EINVAL),
+    ):
+        with pytest.raises(Refused) as caught:
+            change(device, index)
+        assert caught.value.code == code
+
+
+def test_an_eid_goes_to_the_namespace_whose_descriptor_lies_in_the_callers_memory(
+    ubcore: Ubcore, provider: Provider, new_pod: NewPod
+) -> None:
+    pod = new_pod("pod")
+    ubcore.move_device("udma2", pod)
+    ubcore.delete_eid("udma2", 3)
+    ubcore.add_eid("udma2", 3, pod)
+    assert 3 in [slot.index for slot in provider.visible(pod)]
+    with pytest.raises(Refused) as caught:
+        ubcore.add_eid("udma2", 3, 999)
+    assert caught.value.code == errno.EBADF
+
+
+def test_a_change_of_who_assigns_eids_drops_them_all(ubcore: Ubcore, provider: Provider, ub_node: NodeHandle) -> None:
+    ubcore.set_eid_mode("udma2", dynamic=True)
+    assert not [slot for slot in provider.device("urma_1").eids if slot.device == "udma2"]
+    assert (ub_node.roots.sys / "class/ubcore/udma2/dynamic_eid").read_text() == "1\n"
+    with pytest.raises(Refused) as caught:
+        ubcore.add_eid("udma2", 0)
+    assert caught.value.code == errno.EPERM
 
 
 def test_only_root_may_talk_to_the_driver(ub_node: NodeHandle) -> None:

@@ -177,9 +177,21 @@ def test_a_change_of_the_eid_mode_flushes_every_eid() -> None:
     assert eids(host().set_eid_mode("udma2", dynamic=False), HOST) == EIDS
 
 
-def test_adding_an_eid_in_dynamic_mode_is_refused() -> None:
+def test_in_dynamic_mode_no_eid_is_added_or_deleted_by_hand() -> None:
+    dynamic = host().set_eid_mode("udma2", dynamic=True)
     with pytest.raises(Refused) as caught:
-        host().set_eid_mode("udma2", dynamic=True).add_eid("udma2", 0, Eid(0xD), HOST)
+        dynamic.ask_for_eid("udma2", 0, lambda: Eid(0xD))
+    assert caught.value.errno == errno.EPERM
+    with pytest.raises(Refused) as caught:
+        dynamic.delete_eid("udma2", 0)
+    assert caught.value.errno == errno.EPERM
+
+
+def test_an_eid_is_asked_for_where_the_physical_device_is_and_nowhere_else() -> None:
+    state = host().delete_eid("udma2", 1)
+    assert eids(state.ask_for_eid("udma2", 1, lambda: EIDS[1]), HOST) == EIDS
+    with pytest.raises(Refused) as caught:
+        state.expose("udma2", POD).ask_for_eid("udma2", 1, lambda: EIDS[1], POD)
     assert caught.value.errno == errno.EPERM
 
 

@@ -48,6 +48,10 @@ class _SetEidMode(ctypes.Structure):
     _fields_ = (("dev_name", ctypes.c_char * MAX_DEVICE_NAME), ("eid_mode", ctypes.c_bool))
 
 
+class _SetSl(ctypes.Structure):
+    _fields_ = (("dev_name", ctypes.c_char * MAX_DEVICE_NAME), ("sl", ctypes.c_uint32), ("priority", ctypes.c_uint32))
+
+
 class Ubcore:
     """One driver, reached through ``connect``; safe to share between threads."""
 
@@ -102,12 +106,21 @@ class Ubcore:
         self._do(Command.SET_DEV_EID_NS, what, f"{device} eid{index}", netns)
 
     def set_service_level(self, device: str, service_level: int, priority: int) -> None:
+        """Map a jetty priority to a service level.
+
+        Tools of today send attributes; drivers before them miss a struct in our memory and answer EINVAL.
+        """
         what: dict[Attribute, Value] = {
             Attribute.DEV_NAME: device,
-            Attribute.SL: service_level,
             Attribute.PRIORITY: priority,
+            Attribute.SL: service_level,
         }
-        self._do(Command.SET_SL, what, device)
+        try:
+            self._do(Command.SET_SL, what, device)
+        except Refused as refusal:
+            if refusal.code != errno.EINVAL:
+                raise
+            self._with_pointer(Command.SET_SL, _SetSl(_c_name(device), service_level, priority), device, NLM_F_ACK)
 
     def add_eid(self, device: str, index: int, netns: int | None = None) -> None:
         """Ask the fabric manager for the EID of slot ``index``; the device must be in static mode."""
@@ -132,11 +145,6 @@ class Ubcore:
     def _with_pointer(self, command: Command, argument: ctypes.Structure, subject: str, flags: int) -> list[Frame]:
         """Send a command whose argument the driver reads from our memory; ``argument`` lives until it answered."""
         with self._connect() as channel:
-            if not channel.shares_memory:
-                raise Unsupported(
-                    f"{command.name} of {subject}: the driver reads its argument from the caller's memory,"
-                    " which a simulator cannot"
-                )
             what = {
                 Attribute.HDR_ARGS_LEN: ctypes.sizeof(argument),
                 Attribute.HDR_ARGS_ADDR: ctypes.addressof(argument),
@@ -151,8 +159,10 @@ class Ubcore:
 
     def _data(self, command: Command, subject: str, netns: int | None) -> Mapping[Attribute, Value]:
         with self._connect() as channel:
-            request = Message(command, {}, channel.family, NLM_F_REQUEST, next(self._sequence), channel.port)
-            return decode(_checked(channel.ask(request.encode(), netns), command, subject)[-1]).attributes
+            request = Message(command, {}, channel.family, sequence=next(self._sequence), port=channel.port)
+            answer = _checked(channel.ask(request.encode(), netns), command, subject)
+            said = [frame for frame in answer if frame.kind not in (NLMSG_ERROR, NLMSG_DONE)]
+            return decode(said[-1]).attributes if said else {}
 
 
 def _in_namespace(device: str, netns: int) -> dict[Attribute, Value]:

@@ -1,7 +1,8 @@
 """Two ways to carry a ubcore message: to the kernel, or to the simulator that stands in for it.
 
 Both carry the same bytes. The kernel looks a namespace descriptor up in the caller's table; a socket to the
-simulator passes the descriptor itself (SCM_RIGHTS), and its number in the message means nothing.
+simulator passes the descriptor itself (SCM_RIGHTS), and its number in the message means nothing. An address in a
+message is one in our memory: the kernel reads there, and so does the simulator.
 
 Source: design section 3; netlink(7), unix(7).
 """
@@ -28,7 +29,6 @@ class Channel(Protocol):
 
     family: int
     port: int
-    shares_memory: bool  # whether the other side can follow a pointer of ours
 
     def ask(self, request: bytes, netns: int | None = None) -> list[Frame]:
         """Send one message, with the descriptor it speaks of, and return the whole answer."""
@@ -43,8 +43,6 @@ class KernelChannel:
     Raises:
         NotFound: the driver is not loaded.
     """
-
-    shares_memory = True
 
     def __init__(self, family_name: str = FAMILY_NAME) -> None:
         self._netlink = Netlink(NETLINK_GENERIC)
@@ -75,7 +73,6 @@ class SimulatorChannel:
     """
 
     family = SIMULATED_FAMILY
-    shares_memory = False
 
     def __init__(self, path: Path, *, timeout_s: float = 10) -> None:
         self._path = path
