@@ -19,6 +19,7 @@ from typing import Any
 import cni_ub.errors
 import csi_ub.config
 import csi_ub.errors
+import csi_ub.metrics
 import csi_ub.parameters
 import nri_qos.config
 import nri_qos.metrics
@@ -28,7 +29,9 @@ from cni_ub.agent.config import LEVELS, PROVIDERS, AgentConfig
 from cni_ub.agent.inventory import Snapshot
 from cni_ub.agent.metrics import Calls, Exposition
 from cni_ub.agent.nodefeatures import labels
+from csi_ub.engines import Engines
 from csi_ub.model import Consistency, VolumeType
+from csi_ub.volumes import Volumes
 
 AGENT: Mapping[str, str] = {
     "resources[].name": "extended resource that kubelet offers",
@@ -138,6 +141,7 @@ def _lines() -> Iterator[str]:
     yield from _section("Annotations and labels that are read", _annotations(), ("key", "values", ""))
     yield from _section("Labels that are published", _labels(), ("label", "by", ""))
     yield from _section("Metrics of ub-agent", _agent_metrics(), ("metric", "labels", ""))
+    yield from _section("Metrics of ub-csi", _csi_metrics(), ("metric", "labels", ""))
     yield from _section("Metrics of nri-qos", _nri_metrics(), ("metric", "labels", ""))
     yield from ("", "Histograms and per-pod metrics of nri-qos are in docs/qos.md.")
     yield from _section("Files and sockets", FILES, ("path", ""))
@@ -282,9 +286,18 @@ def _labels() -> Iterator[tuple[str, str, str]]:
 
 
 def _agent_metrics() -> Iterator[tuple[str, str, str]]:
-    for family in Exposition(Snapshot, tuple, tuple, Calls()).collect():
-        suffix = "_total" if family.type == "counter" else ""
-        yield f"`{family.name}{suffix}`", ", ".join(family._labelnames), family.documentation  # type: ignore[attr-defined]
+    yield from map(_family, Exposition(Snapshot, tuple, tuple, Calls()).collect())
+
+
+def _csi_metrics() -> Iterator[tuple[str, str, str]]:
+    no_volumes = csi_ub.metrics.Exposition(Volumes("", (), Engines({})), Path("/nonexistent"))
+    for collector in (csi_ub.metrics.Calls(), no_volumes):
+        yield from map(_family, collector.collect())
+
+
+def _family(family: Any) -> tuple[str, str, str]:
+    suffix = "_total" if family.type == "counter" else ""
+    return f"`{family.name}{suffix}`", ", ".join(family._labelnames), family.documentation
 
 
 def _nri_metrics() -> Iterator[tuple[str, str, str]]:

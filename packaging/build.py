@@ -1,4 +1,4 @@
-"""Build dist/ub-node/: the five executables over one _internal, by PyInstaller.
+"""Build dist/ub-node/: the five executables over _internal and, for ub-cni, _shim, by PyInstaller.
 
 Does nothing when nothing changed: a stamp in the bundle holds the hash of everything that goes into it. The new
 bundle is made aside and renamed into place, so whoever looks sees a whole one.
@@ -36,7 +36,8 @@ def main() -> int:
             return 0
         made = run_pyinstaller()
         drop_library_paths(made)
-        (made / "_internal" / "VERSION").write_text(f"{version()}\n", encoding="ascii")
+        for contents in ("_internal", "_shim"):
+            (made / contents / "VERSION").write_text(f"{version()}\n", encoding="ascii")
         (made / "_internal" / "STAMP").write_text(f"{stamp}\n", encoding="ascii")
         refuse_broken(made)
         put_in_place(made)
@@ -101,7 +102,11 @@ def run_pyinstaller() -> Path:
     folders = [f"--distpath={WORK / 'dist'}", f"--workpath={WORK / 'work'}"]
     shutil.rmtree(WORK / "work", ignore_errors=True)
     subprocess.run([*command, *folders, ROOT / "packaging" / "ub-node.spec"], env=environment, check=True, cwd=WORK)
-    return WORK / "dist" / "ub-node"
+    made, shim = WORK / "dist" / "ub-node", WORK / "dist" / "ub-cni"
+    for part in shim.iterdir():
+        part.rename(made / part.name)
+    shim.rmdir()
+    return made
 
 
 def drop_library_paths(bundle: Path) -> None:

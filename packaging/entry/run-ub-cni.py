@@ -1,16 +1,16 @@
-"""The CNI plugin: starts fast.
+"""The CNI plugin: starts fast. Everything that takes time, the engine and its libraries, is in ub-agent beside it."""
 
-ctypes lies in a folder of its own that is put on the path only here: PyInstaller's bootstrap imports ctypes at every
-start when it finds it, which costs 1.7 ms, and only the engine (when no agent answers) has a use for it.
-"""
-
+import os
 import sys
 
 import callers_environment
 
 callers_environment.restore()
-sys.path.append(f"{sys._MEIPASS}/late")
 
-from cni_ub.shim import main  # noqa: E402
+from cni_ub.shim import become, main  # noqa: E402
 
-sys.exit(main())
+AGENT = os.path.join(os.path.dirname(sys._MEIPASS), "ub-agent")  # noqa: PTH118, PTH120 - pathlib costs milliseconds
+
+code = main(lambda stdin, nonce: become(AGENT, stdin, nonce))
+sys.stderr.flush()
+os._exit(code)  # everything is written; taking the interpreter down properly costs half a millisecond

@@ -16,7 +16,7 @@ import yaml
 from cni_ub.agent.config import AgentConfig
 from csi_ub.__main__ import parser as csi_parser
 from csi_ub.config import Config as CsiConfig
-from nri_qos import metrics as nri_metrics
+from docs import reference
 from nri_qos.__main__ import parser as nri_parser
 from nri_qos.config import Config as NriConfig
 from tests.packaging.conftest import ROOT
@@ -35,8 +35,11 @@ EVERYTHING = (
     "csi.volumeAttributesClasses[0].parameters.maxStaleness=30s",
     "networkAttachments[0].name=ub",
     "networkAttachments[0].config.isolation=shared",
-    "monitoring.podMonitor=true",
+    "monitoring.serviceMonitor=true",
     "monitoring.rules=true",
+    "monitoring.dashboards=true",
+    "csi.config.pools[0].name=fast",
+    "csi.config.pools[0].path=/data/ub",
 )
 Manifest = dict[str, Any]
 Render = Callable[..., list[Manifest]]
@@ -107,9 +110,8 @@ def conforms() -> Callable[[str], subprocess.CompletedProcess[str]]:
     kubeconform = tool("kubeconform")
     folder = call(ROOT / "packaging" / "kubernetes-schemas", KUBERNETES).stdout.strip()
     location = f"{folder}/{{{{ .ResourceKind }}}}{{{{ .KindSuffix }}}}.json"
-    custom = (
-        "VolumeSnapshotClass,NetworkAttachmentDefinition,PodMonitor,PrometheusRule"  # not kinds of Kubernetes itself
-    )
+    # Not kinds of Kubernetes itself.
+    custom = "VolumeSnapshotClass,NetworkAttachmentDefinition,ServiceMonitor,PrometheusRule"
 
     def conforms(text: str) -> subprocess.CompletedProcess[str]:
         return call(kubeconform, "-strict", "-schema-location", location, "-skip", custom, stdin=text)
@@ -217,6 +219,29 @@ def test_one_plugin_registers_per_node_at_a_time(render: Render) -> None:
         assert manifest["spec"]["updateStrategy"]["rollingUpdate"]["maxSurge"] == 0
 
 
+def test_a_pod_that_carries_volumes_of_others_is_replaced_only_when_its_node_is_drained(render: Render) -> None:
+    """With peers, its FUSE daemons are what running pods read through."""
+    peers = ("csi.config.peers[0].node=a", "csi.config.peers[0].address=192.0.2.1")
+    assert of_kind(render(*peers), "DaemonSet")["ub-ub-node-csi"]["spec"]["updateStrategy"] == {"type": "OnDelete"}
+
+
+def test_the_folder_of_every_pool_is_there_in_the_driver(render: Render) -> None:
+    manifests = render(*EVERYTHING)
+    assert mounts(container(manifests, "csi"))["/data/ub"]["name"] == "pool-fast"
+    [path] = [
+        volume["hostPath"]["path"]
+        for volume in pods(manifests)["ub-ub-node-csi"]["volumes"]
+        if volume["name"] == "pool-fast"
+    ]
+    assert path == "/data/ub"
+
+
+def test_a_component_can_be_tried_on_one_node_first(render: Render) -> None:
+    specs = pods(render("nri.nodeSelector.colocation=yes"))
+    assert specs["ub-ub-node-nri"]["nodeSelector"] == {"kubernetes.io/os": "linux", "colocation": "yes"}
+    assert specs["ub-ub-node-csi"]["nodeSelector"] == {"kubernetes.io/os": "linux"}
+
+
 def test_the_sidecars_and_the_driver_meet_at_one_socket(render: Render) -> None:
     manifests = render(*EVERYTHING)
     arguments = csi_parser().parse_args(container(manifests, "csi")["args"])
@@ -253,7 +278,7 @@ def test_who_needs_no_api_server_has_no_token(render: Render) -> None:
         for binding in of_kind(manifests, "ClusterRoleBinding").values()
         for subject in binding["subjects"]
     ]
-    assert bound == ["ub-ub-node-csi"]
+    assert set(bound) == {"ub-ub-node-csi"}
 
 
 def test_no_role_may_do_everything_or_read_secrets(render: Render) -> None:
@@ -281,18 +306,38 @@ def test_a_network_attachment_carries_a_configuration_of_ub_cni(render: Render) 
     assert json.loads(network["spec"]["config"]) == wanted
 
 
-def test_alerts_ask_for_metrics_that_exist(render: Render) -> None:
-    agent = set(re.findall(r'"(ub_[a-z_]+)"', (ROOT / "cni_ub" / "agent" / "metrics.py").read_text()))
-    qos = {f"ub_qos_{name}" for name in nri_metrics.GAUGES} | {f"ub_qos_{name}_total" for name in nri_metrics.COUNTERS}
-    [rules] = of_kind(render(*EVERYTHING), "PrometheusRule").values()
-    asked = {
-        name
-        for group in rules["spec"]["groups"]
-        for rule in group["rules"]
-        for name in re.findall(r"\bub_[a-z_]+", rule["expr"])
+def known_series() -> set[str]:
+    """Every name that Prometheus can see, in the reference and in the guide of nri-qos; both are tested themselves."""
+    families = {
+        row[0].strip("`")
+        for rows in (reference._agent_metrics, reference._csi_metrics, reference._nri_metrics)
+        for row in rows()
     }
-    assert asked
-    assert asked <= agent | qos
+    told = re.findall(r"`(?:ub_qos)?_(\w+)(?:\{[\w,]+\})?`", (ROOT / "docs" / "qos.md").read_text())
+    families |= {f"ub_qos_{name}" for name in told}
+    return families | {f"{name}_{part}" for name in families for part in ("total", "bucket", "sum", "count")}
+
+
+def series(expression: str) -> set[str]:
+    return set(re.findall(r"\b(?:csi_)?ub_[a-z_]+", expression))
+
+
+def test_alerts_ask_for_metrics_that_exist(render: Render) -> None:
+    [rules] = of_kind(render(*EVERYTHING), "PrometheusRule").values()
+    asked = {name for group in rules["spec"]["groups"] for rule in group["rules"] for name in series(rule["expr"])}
+    assert len(asked) >= 8
+    assert asked - known_series() == set()
+
+
+@pytest.mark.parametrize("name", ["agent", "csi", "qos"])
+def test_dashboards_show_metrics_that_exist(render: Render, name: str) -> None:
+    manifest = of_kind(render(*EVERYTHING), "ConfigMap")[f"ub-ub-node-dashboard-{name}"]
+    board = json.loads(manifest["data"][f"{name}.json"])
+    expressions = [target["expr"] for panel in board["panels"] for target in panel["targets"]]
+    asked = series(" ".join([*expressions, board["templating"]["list"][1]["query"]]))
+    assert len(asked) >= 6
+    assert asked - known_series() == set()
+    assert manifest["metadata"]["labels"]["grafana_dashboard"] == "1"
 
 
 def test_probes_ask_a_port_that_the_configuration_opens(render: Render) -> None:
@@ -306,8 +351,10 @@ def test_probes_ask_a_port_that_the_configuration_opens(render: Render) -> None:
 
 
 def test_without_a_metrics_port_there_are_no_probes_either(render: Render) -> None:
-    manifests = render("nri.metricsPort=0", "agent.metricsPort=0", "csi.metricsPort=0", "monitoring.podMonitor=true")
-    assert not of_kind(manifests, "PodMonitor")
+    manifests = render(
+        "nri.metricsPort=0", "agent.metricsPort=0", "csi.metricsPort=0", "monitoring.serviceMonitor=true"
+    )
+    assert not of_kind(manifests, "ServiceMonitor")
     assert "livenessProbe" not in container(manifests, "nri-qos")
 
 
@@ -319,8 +366,26 @@ def test_a_component_that_is_off_leaves_nothing(render: Render) -> None:
 
 def test_cleaning_up_replaces_the_plugins(render: Render) -> None:
     manifests = render("cleanup=true")
+    assert nri_parser().parse_args(container(manifests, "restore-qos")["command"][1:]).restore
     assert set(pods(manifests)) == {"ub-ub-node-cleanup"}
     assert not of_kind(manifests, "CSIDriver")
+
+
+def test_the_plain_manifests_are_what_the_chart_gives_now(helm: str, tmp_path: Path) -> None:
+    call(ROOT / "packaging" / "render-manifests", tmp_path).check_returncode()
+    committed = {file.name: file.read_text() for file in (ROOT / "packaging" / "manifests").glob("*.yaml")}
+    assert {file.name: file.read_text() for file in tmp_path.iterdir()} == committed, "run make manifests and commit"
+
+
+def test_the_plain_manifests_are_valid_and_know_nothing_of_helm(
+    conforms: Callable[[str], subprocess.CompletedProcess[str]],
+) -> None:
+    files = sorted((ROOT / "packaging" / "manifests").glob("*.yaml"))
+    assert [file.stem for file in files] == ["00-namespace", "agent", "csi", "nri"]
+    for file in files:
+        done = conforms(file.read_text())
+        assert done.returncode == 0, done.stdout
+        assert "helm" not in file.read_text().lower()
 
 
 def test_the_chart_has_the_version_of_the_project() -> None:

@@ -1,10 +1,12 @@
 """Installing, upgrading and uninstalling, on the files of a node below a folder."""
 
 import contextlib
+import socket
 from pathlib import Path
 
 import pytest
 
+from cni_ub.agent import socketpath
 from tests.ubnode.conftest import Bundle, listing
 from ubhost.errors import Busy, Conflict, HostFault, InvalidRequest
 from ubnode.install import cli
@@ -369,3 +371,40 @@ def test_a_killed_uninstallation_is_finished_by_the_next_one(root: Path, bundle:
         take_off(node, [], Places(), silent)
     uninstall(root)
     assert listing(root) == before
+
+
+def test_uninstalling_looks_at_the_node_again_and_says_so(
+    root: Path, bundle: Bundle, capsys: pytest.CaptureFixture[str]
+) -> None:
+    install(root, bundle("1.0.0"), *EVERY)
+    capsys.readouterr()
+    uninstall(root)
+    assert "files, links and folders are as they were before the installation" in capsys.readouterr().out
+
+
+def test_what_comes_back_at_once_is_named(root: Path, bundle: Bundle) -> None:
+    class Haunted(Node):
+        def sweep(self) -> None:
+            super().sweep()
+            (self.root / "opt/cni/bin/ub-cni").write_text("somebody's")
+
+    install(root, bundle("1.0.0"), "cni")
+    with pytest.raises(HostFault, match="not as it was: remove link /opt/cni/bin/ub-cni"):
+        take_off(Haunted(root), (), Places(), print)
+
+
+def test_nothing_is_taken_from_under_an_agent_that_runs(root: Path, bundle: Bundle) -> None:
+    """As when a chart's cleanup begins while the agent's pod still ends: the cleanup is tried again later."""
+    install(root, bundle("1.0.0"), "cni")
+    before = listing(root)
+    path = root / "run/ub-node/agent.sock"
+    path.parent.mkdir()
+    with socket.socket(socket.AF_UNIX) as agent, socketpath.short(path) as near:
+        agent.bind(near)
+        agent.listen()
+        with pytest.raises(Busy, match="ub-agent runs"):
+            uninstall(root)
+    path.unlink()
+    path.parent.rmdir()
+    assert listing(root) == before
+    uninstall(root)

@@ -5,6 +5,7 @@
     plan.py     from what is wanted and what is there: steps (pure)
     steps.py    the steps, each with its undo
     node.py     observe and do: the only effects
+    proof.py    after taking off: look at the node again
     cli.py      the commands ``install``, ``upgrade``, ``uninstall``
 
 On the node, a release lies whole in ``/opt/ub-node/<version>/`` and ``/opt/ub-node/current`` points to it; nothing is

@@ -6,16 +6,18 @@ follow them: an absolute one starts at the node's root, and ``..`` does not lead
 
 import os
 import shutil
+import socket
 import stat
 import subprocess
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+from cni_ub.agent import socketpath
 from cni_ub.agent.clean import clean
 from cni_ub.agent.config import AgentConfig
 from ubhost import config, statefile
-from ubhost.errors import HostFault, InvalidRequest, NotFound
+from ubhost.errors import Busy, HostFault, InvalidRequest, NotFound
 from ubhost.roots import Roots
 from ubnode.install.layout import CONFIGS, CURRENT, RECORD, RELEASES, STATE
 from ubnode.install.plan import Observed, Record
@@ -23,6 +25,7 @@ from ubnode.install.runtimes import CONTAINERD, CRIO_FOLDER, Runtime
 from ubnode.install.steps import Folder, PutAside, Release, Run, SetFile, SetLink, Step, Withdraw
 
 POOLS = "/var/lib/ub-node/pools"
+AGENT_SOCKET = "/run/ub-node/agent.sock"
 NRI_SOCKETS = ("/var/run/nri/nri.sock", "/run/nri/nri.sock")
 LINKS_FOLLOWED = 40  # as the kernel
 ASIDE = ".ub-node-aside-"
@@ -212,6 +215,8 @@ class Node:
                 [program, "--restore"], env={"UB_ROOT": str(self.root)}, check=True, capture_output=True, text=True
             )
             return
+        if _answers(self.place(AGENT_SOCKET, follow=True)):
+            raise Busy("ub-agent runs on this node: end it first, or it writes again what is removed")
         file = self.place(f"{CONFIGS}/agent.yaml", follow=True)
         try:
             settings = config.load(file if file.exists() else None, AgentConfig)
@@ -269,6 +274,14 @@ class Node:
             return
         if all(entry.name.startswith(ASIDE) for entry in there.iterdir()):
             shutil.rmtree(there)
+
+
+def _answers(path: Path) -> bool:
+    """Whether a living process listens at a socket."""
+    if not path.is_socket():
+        return False
+    with socketpath.short(path) as near, socket.socket(socket.AF_UNIX) as probe:
+        return probe.connect_ex(near) == 0
 
 
 def _run(command: tuple[str, ...]) -> None:

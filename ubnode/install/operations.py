@@ -8,6 +8,7 @@ from ubhost.errors import Busy, InvalidRequest
 from ubnode.install.layout import CURRENT, RECORD, Component, Places, Wanted, wanted
 from ubnode.install.node import POOLS, Node
 from ubnode.install.plan import Observed, plan_install, plan_prune, plan_uninstall
+from ubnode.install.proof import prove
 from ubnode.install.runtimes import CONTAINERD_DROP_IN, CRIO_DROP_IN, NriSwitch, nri_switch
 from ubnode.install.steps import SetFile, Step
 
@@ -77,6 +78,7 @@ def take_off(
     steps = plan_uninstall(gone, still, seen, purge=purge)
     _carry_out(node, steps, say, dry_run=dry_run)
     if not dry_run:
+        say(prove(node, steps))
         _tell_what_stays(node, seen, steps, say)
 
 

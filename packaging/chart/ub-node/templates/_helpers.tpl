@@ -26,12 +26,12 @@ imagePullPolicy: {{ .Values.image.pullPolicy }}
 imagePullSecrets: {{ toYaml . | nindent 2 }}
 {{- end }}
 priorityClassName: {{ .Values.priorityClassName }}
-nodeSelector:
-  kubernetes.io/os: linux
-  {{- with .Values.nodeSelector }}
-  {{- toYaml . | nindent 2 }}
-  {{- end }}
 tolerations: {{ toYaml .Values.tolerations | nindent 2 }}
+{{- end }}
+
+{{/* Which nodes a component is for; its own choice narrows the one for all. */}}
+{{- define "ub-node.where" -}}
+nodeSelector: {{ merge (dict "kubernetes.io/os" "linux") .own .top.Values.nodeSelector | toYaml | nindent 2 }}
 {{- end }}
 
 {{/* One registration per node at a time: the old pod is gone before the new one comes, and few nodes change at once. */}}
@@ -51,6 +51,9 @@ securityContext:
   readOnlyRootFilesystem: true
   capabilities:
     drop: [ALL]
+  {{- with .Values.seLinuxOptions }}
+  seLinuxOptions: {{ toYaml . | nindent 4 }}
+  {{- end }}
   seccompProfile:
     type: RuntimeDefault
 {{- end }}
