@@ -28,6 +28,7 @@ from csi_ub.nodevolumes import NodeVolumes
 from csi_ub.pool import Pool
 from csi_ub.pools import space
 from csi_ub.syncthing.daemon import Daemon
+from csi_ub.syncthing.keeper import Keeper
 from csi_ub.volumes import Volumes
 from ubhost import statefile
 from ubhost.config import convert
@@ -133,7 +134,7 @@ def _engines(node_id: str, peers: dict[str, str], roots: Roots) -> Engines:
     daemon = Daemon(state / "syncthing", run / "syncthing", own)
     engines: tuple[Engine, ...] = (
         GlusterEngine(node_id, own, hosts, run / "gluster"),
-        SyncthingEngine(node_id, daemon, hosts, state / "replicas"),
+        SyncthingEngine(node_id, daemon, Keeper(node_id, daemon, hosts, state / "replicas")),
         BindEngine(),
     )
     return Engines({engine.name: engine for engine in engines}, has_peers=bool(hosts))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric, SummaryMetricFamily
 
-from csi_ub.engines.syncthing import lags
+from csi_ub.syncthing.beats import lags
 from csi_ub.volumes import Volumes
 from ubhost.errors import UbError
 from ubhost.webserver import WebServer, is_ready

@@ -8,6 +8,8 @@ import re
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum
 
+from csi_ub.models.switching import SwitchPolicy
+
 _ID = re.compile(r"u[bs]-[0-9a-f]{12}-[0-9a-f]{32}")
 
 
@@ -52,6 +54,13 @@ class Consistency(Enum):
     EVENTUAL = "eventual"
 
 
+class Writers(Enum):
+    """From where an eventual volume may be written: every node, or its owner alone."""
+
+    MULTI = "multi"
+    SINGLE = "single"
+
+
 @dataclass(frozen=True, slots=True)
 class Capability:
     """How a volume is to be used. ``mount_flags`` are the caller's secret: never print them."""
@@ -84,6 +93,8 @@ class Spec:
     pool: str | None = None  # None: the first pool of the node
     engine: str = ""  # "": the best that the node has
     max_staleness_s: float = 5.0  # seconds; the promise of an eventual volume
+    switch_policy: SwitchPolicy = SwitchPolicy.ALL_READY  # of a model that each node has a copy of
+    writers: Writers = Writers.MULTI
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,12 +26,13 @@ from csi_ub.pool import boot_id
 from csi_ub.pools.base import Usage
 from csi_ub.reasons import InUse, NotStaged
 from csi_ub.steps import Bind
-from csi_ub.uses import unsupported
+from csi_ub.uses import is_read_only_on, refuse_writing, unsupported
 from csi_ub.volumes import Volumes
 from ubhost.apply import apply
 from ubhost.errors import Conflict, HostFault, NotFound, UbError, Unsupported
 from ubhost.kernel import mountinfo
 from ubhost.kernel.mountinfo import Origin
+from ubhost.kernel.mounts import Attribute
 
 _STATS_S = 3.0  # kubelet asks every minute for every volume; a hung one must not hold it up
 
@@ -94,7 +95,8 @@ class NodeVolumes:
         target = canonical(staging)
         with hold(self._locks, f"volume {volume_id}"):
             reach = self.volumes.find(volume_id, context)
-            use = _use(capability, reach.context, is_read_only=False)
+            # Whoever publishes says whether pods write; where they must not, nothing can from the start.
+            use = _use(capability, reach.context, is_read_only=is_read_only_on(reach.context, self.volumes.node))
             with self._source(reach) as (source, origin, table):
                 before = self._records.read(volume_id)
                 record = _with_origin(before or NodeRecord(volume_id, dict(reach.context), origin), origin)
@@ -160,6 +162,8 @@ class NodeVolumes:
                 self.volumes.find(volume_id, context)
                 raise NotStaged(f"volume {volume_id} is not staged on node {self.volumes.node}")
             use = _use(capability, record.context, is_read_only=readonly)
+            if not use.attributes & Attribute.RDONLY:
+                refuse_writing(volume_id, record.context, self.volumes.node)
             record = self._revived(record, canonical(staging))
             table = mountinfo.read()
             seen = see(target, table)

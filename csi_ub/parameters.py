@@ -10,7 +10,7 @@ from csi_ub.model import Consistency, Spec, VolumeType
 from ubhost.errors import InvalidRequest, Unsupported
 
 E = TypeVar("E", bound=Enum)
-_KEYS = frozenset({"type", "consistency", "replicas", "pool", "engine", "maxStaleness"})
+_KEYS = frozenset({"type", "consistency", "replicas", "pool", "engine", "maxStaleness", "writers", "switchPolicy"})
 MUTABLE = "maxStaleness"
 _SHORTEST_S = 3.0  # below that Syncthing cannot keep its word: it collects changes for a second, and hashes them
 _LONGEST_S = 86400.0
@@ -47,11 +47,16 @@ def parse(parameters: Mapping[str, str], pools: frozenset[str]) -> Spec:
         pool=given.get("pool"),
         engine=given.get("engine", ""),
         max_staleness_s=_duration(given[MUTABLE], wrong) if MUTABLE in given else Spec().max_staleness_s,
+        switch_policy=_choice("switchPolicy", given, Spec().switch_policy, wrong),
+        writers=_choice("writers", given, Spec().writers, wrong),
     )
     if given.get("replicas", "1") != "1":
         wrong.append(f"replicas is {given['replicas']!r}, not 1")
-    if MUTABLE in given and spec.consistency is not Consistency.EVENTUAL:
-        wrong.append(f"{MUTABLE} is for consistency eventual only")
+    for key in (MUTABLE, "writers"):
+        if key in given and spec.consistency is not Consistency.EVENTUAL:
+            wrong.append(f"{key} is for consistency eventual only")
+    if "switchPolicy" in given and spec.type is not VolumeType.MODEL:
+        wrong.append("switchPolicy is for type model only")
     if spec.pool is not None and spec.pool not in pools:
         wrong.append(f"pool {spec.pool!r} is none of {', '.join(sorted(pools))}")
     if wrong:

@@ -170,7 +170,8 @@ class Pool:
                         "copy it at one moment: stop its pods, or use a pool of type btrfs"
                     )
             self.space.copy(self.volumes.home / volume_id / "share", share, size)
-            remove_tree(share / "nodes")
+            for who_uses_it in ("nodes", "beats", "whole"):
+                remove_tree(share / who_uses_it)
 
     def _refuse_in_use(self, volume_id: str) -> None:
         nodes = [each.node for each in self.users(volume_id)]
@@ -230,12 +231,7 @@ class Share:
 
     def attachments(self) -> tuple[Attachment, ...]:
         """Return the nodes that use the volume, in the order of their tags."""
-        found = []
-        for path in sorted((self.path / "nodes").glob("[0-9a-f]*.json")):
-            content = statefile.read(path, VERSION)
-            if content is not None:
-                found.append(msgspec.convert(content, Attachment))
-        return tuple(found)
+        return attachments(self.path)
 
     def _file(self, node: str) -> Path:
         return self.path / "nodes" / f"{owner_tag(node)}.json"
@@ -244,3 +240,13 @@ class Share:
 def boot_id() -> str:
     """Return what tells this run of the kernel from every other: mounts do not outlive it."""
     return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+def attachments(share: Path) -> tuple[Attachment, ...]:
+    """Return the nodes that use the volume of ``share``, in the order of their tags."""
+    found = []
+    for path in sorted((share / "nodes").glob("[0-9a-f]*.json")):
+        content = statefile.read(path, VERSION)
+        if content is not None:
+            found.append(msgspec.convert(content, Attachment))
+    return tuple(found)
+
+

@@ -8,79 +8,76 @@ the volume, and a beat that is older than the bound when another node looks at i
 
 The owner's copy is the share in its pool; others keep theirs below ``<state>/replicas`` until everything in it has
 reached the owner, also after the last pod has gone. Of a model each node has a copy too, at the speed and with the page
-cache of its own disk; it puts a version in force when all of it is there and every chunk has the right hash.
+cache of its own disk; it puts a version in force when every chunk has the right hash, there or, by ``switchPolicy``, on
+all nodes that use the model.
 """
 
-import json
-import logging
 import os
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from csi_ub import programs
 from csi_ub.engines.base import Reach, volume_context
 from csi_ub.locks import hold
 from csi_ub.model import Attachment, Volume, VolumeType, owner_tag
+from csi_ub.models.follower import Follower
 from csi_ub.models.store import ModelStore
+from csi_ub.models.switching import SwitchPolicy
 from csi_ub.pool import Pool, Share
 from csi_ub.pools.base import Usage
-from csi_ub.pools.copy import remove_tree
 from csi_ub.reasons import Unreachable
-from csi_ub.syncthing import deviceid, folders
-from csi_ub.syncthing.daemon import PORT, Daemon
-from ubhost.errors import Busy, HostFault, NotFound, UbError, Unsupported
+from csi_ub.syncthing import beats, folders, terms
+from csi_ub.syncthing.daemon import Daemon
+from csi_ub.syncthing.keeper import Keeper
+from csi_ub.syncthing.terms import Terms
+from ubhost.errors import HostFault, NotFound, UbError, Unsupported
 
 _FIRST_SYNC_S = 12.0
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class SyncthingEngine:
-    """``peers`` are the addresses of the other nodes; ``replicas`` is the folder of this node's copies of theirs."""
+    """The eventual volumes of node ``node``: its own in its pools, copies of others' where ``keeper`` keeps them."""
 
     node: str
     daemon: Daemon
-    peers: Mapping[str, str]
-    replicas: Path
-    _devices: dict[str, str] = field(default_factory=dict)  # node to device id, as far as they have answered
-    _bounds: dict[str, float] = field(default_factory=dict)  # volume to its maxStaleness, in seconds
-    _working: dict[str, threading.Thread] = field(default_factory=dict)
-    _keeper: threading.Event = field(default_factory=threading.Event)
+    keeper: Keeper
 
     name = "syncthing"
     spans_machines = True
 
     def check(self) -> None:
         programs.find("syncthing")
-        if not self.peers:
+        if not self.keeper.peers:
             raise Unsupported("consistency eventual needs peers in the configuration of the driver")
 
     def resume(self) -> None:
-        if self.replicas.is_dir() and any(self.replicas.iterdir()):
+        replicas = self.keeper.replicas
+        if replicas.is_dir() and any(replicas.iterdir()):
             self.daemon.start()
-            self._start_keeper()
+            self.keeper.start()
 
     def prepare(self, volume: Volume, pool: Pool) -> Volume:
         share = pool.volumes.home / volume.id / "share"
-        is_model = volume.spec.type is VolumeType.MODEL
-        self._share_folder(volume.id, share, volume.spec.max_staleness_s, is_model=is_model)
+        self._share_folder(volume.id, share, _terms(volume.owner, self.context(volume, pool)))
         return volume
 
     def look_after(self, volume: Volume, pool: Pool) -> None:
         self.prepare(volume, pool)
 
     def context(self, volume: Volume, pool: Pool) -> Mapping[str, str]:
-        return {**volume_context(self.name, volume), "maxStaleness": f"{volume.spec.max_staleness_s:g}s"}
+        context = {**volume_context(self.name, volume), "maxStaleness": f"{volume.spec.max_staleness_s:g}s"}
+        if volume.spec.type is VolumeType.MODEL:
+            return {**context, "switchPolicy": volume.spec.switch_policy.value}
+        return {**context, "writers": volume.spec.writers.value}
 
     def stage(self, reach: Reach) -> int:
         share = self._path(reach)
         if reach.pool is None:
-            if reach.owner not in self.peers:
+            if reach.owner not in self.keeper.peers:
                 raise Unsupported(f"volume {reach.volume} belongs to node {reach.owner}, which is not among our peers")
             self._make_copy(reach, share)
         return os.open(share / "data", os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -98,8 +95,15 @@ class SyncthingEngine:
         share = self._path(reach)
         if not (share / "data").is_dir():
             raise NotFound(f"volume {reach.volume} has no data on node {self.node}")
-        bound = _staleness(reach)
-        late = {node: lag for node, lag in lags(share, self.node).items() if lag > bound}
+        if trouble := self._trouble(reach.volume):
+            raise HostFault(f"volume {reach.volume} on node {self.node} cannot take what others sent: {trouble}")
+        agreed = _terms(reach.owner, reach.context)
+        if agreed.is_model:
+            follower = Follower(ModelStore(share), self.node, reach.pool is not None, agreed.switch_policy)
+            if fault := follower.fault():
+                raise HostFault(f"model {reach.volume}: {fault}")
+        bound = agreed.max_staleness_s
+        late = {node: lag for node, lag in beats.lags(share, self.node).items() if lag > bound}
         if late:
             worst = max(late, key=lambda node: late[node])
             raise HostFault(
@@ -117,99 +121,58 @@ class SyncthingEngine:
     def detach(self, reach: Reach, node: str) -> None:
         with suppress(NotFound), self._open(reach) as share:
             share.detach(node)
-            (share.path / "beats" / owner_tag(node)).unlink(missing_ok=True)
+            beats.forget(share.path, node)
             if reach.pool is None:
                 # The keeper removes the copy when the owner has all of it.
-                self._mark(reach).write_text(reach.owner, encoding="utf-8")
+                self.keeper.mark(reach.volume).write_text(reach.owner, encoding="utf-8")
 
     def retire(self, volume: Volume, pool: Pool) -> None:
         self.daemon.start()
         with suppress(NotFound):
             self.daemon.delete(f"config/folders/{volume.id}")
 
-    def keep(self) -> None:
-        """Do what has to be done now and then: find peers that came up, beat, and drop copies that are done with."""
-        self.daemon.start()  # it may have died
-        for node, host in self.peers.items():
-            if node not in self._devices:
-                with suppress(UbError):
-                    self._meet(node, host)
-        for folder in self.daemon.get("config/folders"):
-            share = Path(folder["path"])
-            if share.parent == self.replicas and (self.replicas / f"{share.name}.done").exists():
-                with suppress(Busy), hold(self.replicas, f"copy {share.name}", wait_s=0):
-                    self._drop(share)
-                continue
-            _beat(share, self.node)
-            if share.parent == self.replicas and (share / "manifests").is_dir():
-                self._in_background(f"follow {share.name}", ModelStore(share).follow)
-            self._in_background(f"scan {folder['id']}", lambda id_=folder["id"]: self._scan(id_))  # type: ignore[misc]
-            if {device["deviceID"] for device in folder["devices"]} < set(self._everybody()):
-                folder["devices"] = [{"deviceID": device} for device in self._everybody()]
-                self.daemon.put(f"config/folders/{folder['id']}", folder)
-
-    def _in_background(self, name: str, work: Callable[[], object]) -> None:
-        """Do something that may take minutes, unless it is being done already: beats must not wait for it."""
-        earlier = self._working.get(name)
-        if earlier is None or not earlier.is_alive():
-            self._working[name] = threading.Thread(target=work, name=name, daemon=True)
-            self._working[name].start()
-
-    def _scan(self, volume_id: str) -> None:
-        """Look for changes, then rest: a fifth of the bound, and fifty times as long as the look took.
-
-        Syncthing's own watcher keeps a file back for six seconds while it goes on changing. This does not.
-        """
-        started = time.monotonic()
-        with suppress(UbError):
-            self.daemon.scan(volume_id)
-        took = time.monotonic() - started
-        time.sleep(max(self._bounds.get(volume_id, 5.0) / 5, 50 * took) - took)
+    def _trouble(self, volume_id: str) -> str:
+        """Return why what others sent cannot be taken: a full disk, for example; "" if nothing is wrong."""
+        status = self.daemon.get("db/status", folder=volume_id)
+        if status.get("error"):
+            return str(status["error"])
+        if status.get("pullErrors"):
+            errors = self.daemon.get("folder/errors", folder=volume_id).get("errors") or ()
+            return next((f"{each['path']}: {each['error']}" for each in errors), "")
+        return ""
 
     def _make_copy(self, reach: Reach, share: Path) -> None:
-        self.replicas.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with hold(self.replicas, f"copy {reach.volume}"):
-            self._mark(reach).unlink(missing_ok=True)
-            is_model = reach.context.get("type") == VolumeType.MODEL.value
-            for folder, mode in (("data", 0o755 if is_model else 0o777), ("nodes", 0o700), ("beats", 0o700)):
+        self.keeper.replicas.mkdir(parents=True, exist_ok=True, mode=0o700)
+        mark, agreed = self.keeper.mark(reach.volume), _terms(reach.owner, reach.context)
+        with hold(self.keeper.replicas, f"copy {reach.volume}"):
+            mark.unlink(missing_ok=True)
+            for folder, mode in (("data", 0o755 if agreed.is_model else 0o777), ("nodes", 0o700), ("beats", 0o700)):
                 (share / folder).mkdir(parents=True, exist_ok=True)
                 (share / folder).chmod(mode)
-            self._share_folder(reach.volume, share, _staleness(reach), is_model=is_model)
+            self._share_folder(reach.volume, share, agreed)
         try:
             self._wait_for_owner(reach, share)
         except UbError:
             if not (share / "nodes" / f"{owner_tag(self.node)}.json").exists():
-                self._mark(reach).write_text(reach.owner, encoding="utf-8")  # nobody uses it yet
+                mark.write_text(reach.owner, encoding="utf-8")  # nobody uses it yet
             raise
 
-    def _share_folder(self, volume_id: str, share: Path, max_staleness_s: float, *, is_model: bool) -> None:
+    def _share_folder(self, volume_id: str, share: Path, agreed: Terms) -> None:
         """Let Syncthing keep ``share`` alike on all nodes; start what is needed for it."""
-        self._bounds[volume_id] = max_staleness_s
         self.daemon.start()
-        (share / "beats").mkdir(exist_ok=True, mode=0o700)
-        (share / ".stfolder").mkdir(exist_ok=True, mode=0o700)
-        (share / ".stignore").write_text(folders.IGNORE_MODEL if is_model else folders.IGNORE, encoding="utf-8")
-        wanted = folders.folder(volume_id, str(share), self._everybody(), max_staleness_s=max_staleness_s)
+        for folder in ("beats", ".stfolder"):
+            (share / folder).mkdir(exist_ok=True, mode=0o700)
+        terms.write(share, agreed)
+        (share / ".stignore").write_text(folders.IGNORE_MODEL if agreed.is_model else folders.IGNORE, encoding="utf-8")
+        everybody = self.keeper.everybody()
+        wanted = folders.folder(volume_id, str(share), everybody, max_staleness_s=agreed.max_staleness_s)
         try:
             known = self.daemon.get(f"config/folders/{volume_id}")
         except NotFound:
             known = None
         if known is None or known["path"] != str(share) or known["fsWatcherDelayS"] != wanted["fsWatcherDelayS"]:
             self.daemon.put(f"config/folders/{volume_id}", wanted)
-        self._start_keeper()
-
-    def _start_keeper(self) -> None:
-        if not self._keeper.is_set():
-            self._keeper.set()
-            threading.Thread(target=self._keep_on, name="syncthing keeper", daemon=True).start()
-
-    def _everybody(self) -> list[str]:
-        return sorted({self.daemon.device, *self._devices.values()})
-
-    def _meet(self, node: str, host: str) -> None:
-        found = deviceid.ask(host, PORT)
-        self.daemon.put(f"config/devices/{found}", folders.device(found, node, host, PORT))
-        self._devices[node] = found
+        self.keeper.start()
 
     def _wait_for_owner(self, reach: Reach, share: Path) -> None:
         """Wait until the copy has what the owner had: its beat has come, and nothing is missing."""
@@ -221,32 +184,8 @@ class SyncthingEngine:
                 raise Unreachable(f"node {reach.owner} has not sent volume {reach.volume} yet")
             time.sleep(0.2)
 
-    def _drop(self, share: Path) -> None:
-        """Remove a copy that nobody uses, if its owner has all of it. The caller holds its lock."""
-        mark = self.replicas / f"{share.name}.done"
-        device = self._devices.get(mark.read_text(encoding="utf-8")) if mark.exists() else None
-        if device is None:
-            return
-        self.daemon.scan(share.name)  # what was written last may not have been noticed yet
-        if self.daemon.get("db/completion", folder=share.name, device=device)["completion"] < 100:
-            return
-        self.daemon.delete(f"config/folders/{share.name}")
-        remove_tree(share)
-        mark.unlink(missing_ok=True)
-
-    def _keep_on(self) -> None:
-        while True:
-            try:
-                self.keep()
-            except (UbError, OSError) as error:
-                log.warning("copies are not kept just now", extra={"error": str(error)})
-            time.sleep(1)
-
     def _path(self, reach: Reach) -> Path:
-        return reach.pool.volumes.home / reach.volume / "share" if reach.pool else self.replicas / reach.volume
-
-    def _mark(self, reach: Reach) -> Path:
-        return self.replicas / f"{reach.volume}.done"
+        return reach.pool.volumes.home / reach.volume / "share" if reach.pool else self.keeper.replicas / reach.volume
 
     @contextmanager
     def _open(self, reach: Reach) -> Iterator[Share]:
@@ -261,23 +200,11 @@ class SyncthingEngine:
             os.close(descriptor)
 
 
-def lags(share: Path, node: str) -> dict[str, float]:
-    """Return for each other node that uses the volume how many seconds old its last beat is here."""
-    found = {}
-    for path in (share / "beats").glob("[0-9a-f]*"):
-        with suppress(OSError, ValueError, KeyError):
-            beat = json.loads(path.read_text(encoding="utf-8"))
-            if beat["node"] != node:
-                found[str(beat["node"])] = max(0.0, time.time() - float(beat["time"]))
-    return found
-
-
-def _beat(share: Path, node: str) -> None:
-    path = share / "beats" / owner_tag(node)
-    temporary = share / ".beat"
-    temporary.write_text(json.dumps({"node": node, "time": time.time()}), encoding="utf-8")
-    temporary.replace(path)
-
-
-def _staleness(reach: Reach) -> float:
-    return float(reach.context.get("maxStaleness", "5s").removesuffix("s"))
+def _terms(owner: str, context: Mapping[str, str]) -> Terms:
+    """Return what a volume context promises; one of an older driver lacks the newer keys."""
+    return Terms(
+        owner,
+        float(context.get("maxStaleness", "5s").removesuffix("s")),
+        is_model=context.get("type") == VolumeType.MODEL.value,
+        switch_policy=SwitchPolicy(context.get("switchPolicy", SwitchPolicy.ALL_READY.value)),
+    )

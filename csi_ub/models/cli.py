@@ -5,15 +5,20 @@ import os
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 from csi_ub.cli import size_text
 from csi_ub.driver import remembered
 from csi_ub.engines.base import Reach
+from csi_ub.engines.syncthing import SyncthingEngine
 from csi_ub.model import VolumeType
 from csi_ub.models import manifest
 from csi_ub.models.store import ModelStore
+from csi_ub.models.switching import Standing, SwitchPolicy, missing
+from csi_ub.reasons import Unreachable
+from csi_ub.syncthing.keeper import standings
 from csi_ub.volumes import Volumes
 from ubhost.errors import InvalidRequest, NotFound
 from ubhost.roots import Roots
@@ -22,24 +27,64 @@ from ubhost.roots import Roots
 def main(argv: Sequence[str]) -> int:
     """Do one command; return the exit code."""
     arguments = _parser().parse_args(argv)
-    store = _store(remembered(Roots.from_environ()), arguments.volume)
+    model = _model(remembered(Roots.from_environ()), arguments.volume)
+    store = model.store
     match arguments.command:
         case "push":
-            _push(store, arguments.folder, is_switched=arguments.switch)
+            pushed = _push(store, arguments.folder)
+            if arguments.switch:
+                model.switch(pushed, now=arguments.now, timeout_s=arguments.timeout)
         case "list":
-            _list(store)
+            _list(model)
         case "switch":
-            print(f"in force: {store.switch(arguments.version)}")
+            model.switch(arguments.version, now=arguments.now, timeout_s=arguments.timeout)
         case "rollback":
-            print(f"in force: {store.rollback()}")
+            model.switch(None, now=arguments.now, timeout_s=arguments.timeout)
         case "verify":
             _with_progress("verifying", store, arguments.version, store.verify)
         case "warm":
             _with_progress("warming", store, arguments.version, store.warm)
         case _:
-            removed = store.gc(arguments.keep, arguments.grace)
+            removed = store.gc(
+                arguments.keep, arguments.grace, [each.current for each in model.others() if each.current]
+            )
             print("\n".join(f"removed: {version}" for version in removed) or "nothing to remove")
     return 0
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A model volume of this node. ``is_agreed``: a switch waits for the nodes that have a copy of their own."""
+
+    store: ModelStore
+    node: str
+    is_copied: bool
+    is_agreed: bool
+
+    def others(self) -> list[Standing]:
+        return standings(self.store.share, self.node) if self.is_copied else []
+
+    def switch(self, version: str | None, *, now: bool, timeout_s: float) -> None:
+        """Put a version in force (``None``: the one before), and wait until it is.
+
+        Raises:
+            Unreachable: some nodes do not have all of it in time; it comes into force when they do.
+        """
+        is_only_wanted = self.is_agreed and not now
+        if version is None:
+            id_ = self.store.rollback(is_only_wanted=is_only_wanted)
+        else:
+            id_ = self.store.switch(version, is_only_wanted=is_only_wanted)
+        deadline = time.monotonic() + timeout_s
+        while self.store.current() != id_:
+            if time.monotonic() > deadline:
+                late = ", ".join(missing(id_, self.others())) or "none: does ub-csi run here?"
+                raise Unreachable(
+                    f"version {id_[:12]} is not in force after {timeout_s:g} s, {str(self.store.current())[:12]} stays "
+                    f"until these nodes have all of it: {late}. With --now nobody waits for them"
+                )
+            time.sleep(0.1)
+        print(f"in force: {id_}")
 
 
 class Progress:
@@ -84,6 +129,9 @@ def _parser() -> argparse.ArgumentParser:
         if name == "push":
             command.add_argument("folder", type=Path)
             command.add_argument("--switch", action="store_true", help="put it in force when it is whole")
+        if name in ("push", "switch", "rollback"):
+            command.add_argument("--now", action="store_true", help="do not wait for nodes that do not have it yet")
+            command.add_argument("--timeout", type=float, default=60, help="seconds to wait for all nodes (60)")
         if name in ("switch", "verify", "warm"):
             command.add_argument("version", help="id of a version, or the beginning of it")
         if name == "gc":
@@ -92,8 +140,8 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _store(volumes: Volumes, name: str) -> ModelStore:
-    """Return the store of a volume of this node, by its id or name.
+def _model(volumes: Volumes, name: str) -> Model:
+    """Return a model volume of this node, by its id or name.
 
     Raises:
         NotFound: no such volume here.
@@ -106,17 +154,21 @@ def _store(volumes: Volumes, name: str) -> ModelStore:
         if volume.spec.type is not VolumeType.MODEL:
             raise InvalidRequest(f"volume {name} is of type {volume.spec.type.value}, not model")
         engine = volumes.engines.named(volume.engine)
+        is_copied = engine.name == SyncthingEngine.name
+        is_agreed = is_copied and volume.spec.switch_policy is SwitchPolicy.ALL_READY
         if not engine.spans_machines:
-            return ModelStore(pool.volumes.home / volume.id / "share")
-        folder = engine.stage(Reach(volume.id, volume.owner, engine.context(volume, pool), pool))
-        try:  # nobody writes behind the back of an engine that serves other machines
-            return ModelStore(Path(f"/proc/self/fd/{folder}").readlink().parent)
-        finally:
-            os.close(folder)
-    raise NotFound(f"volume {name!r} does not exist on node {volumes.node}")
+            share = pool.volumes.home / volume.id / "share"
+        else:  # nobody writes behind the back of an engine that serves other machines
+            folder = engine.stage(Reach(volume.id, volume.owner, engine.context(volume, pool), pool))
+            try:
+                share = Path(f"/proc/self/fd/{folder}").readlink().parent
+            finally:
+                os.close(folder)
+        return Model(ModelStore(share), volumes.node, is_copied, is_agreed)
+    raise NotFound(f"volume {name!r} does not exist on node {volumes.node}: models are pushed on their owner")
 
 
-def _push(store: ModelStore, folder: Path, *, is_switched: bool) -> None:
+def _push(store: ModelStore, folder: Path) -> str:
     total = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
     reading = Progress("hashing", total)
     wanted = manifest.read(folder, reading)
@@ -127,18 +179,20 @@ def _push(store: ModelStore, folder: Path, *, is_switched: bool) -> None:
     share = pushed.moved / pushed.size if pushed.size else 0
     print(f"version {pushed.id}")
     print(f"{size_text(pushed.size)}, of which {size_text(pushed.moved)} ({share:.1%}) were new; {copying.rate()}")
-    if is_switched:
-        print(f"in force: {store.switch(pushed.id)}")
+    return pushed.id
 
 
-def _list(store: ModelStore) -> None:
-    versions = store.listed()
+def _list(model: Model) -> None:
+    versions = model.store.listed()
     for version in versions:
         since = datetime.fromtimestamp(version.since, UTC).strftime("%Y-%m-%d %H:%M:%SZ") if version.since else "never"
         mark = "in force since" if version.is_current else "last in force"
         print(f"{version.id}  {size_text(version.size):>10}  {mark} {since}")
     if not versions:
         print("no versions")
+    for other in model.others():
+        whole = sum(version.id in other.whole for version in versions)
+        print(f"node {other.node}: {whole} of {len(versions)} whole, in force {str(other.current)[:12]}")
 
 
 def _with_progress(what: str, store: ModelStore, version: str, do: object) -> None:

@@ -16,7 +16,7 @@ import itertools
 import os
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -92,30 +92,35 @@ class ModelStore:
                 raise HostFault(f"cannot push to {self.share}: {error.strerror} ({error.filename})") from error
         return Pushed(manifest.id, manifest.size, moved)
 
-    def switch(self, version: str) -> str:
+    def switch(self, version: str, *, is_only_wanted: bool = False) -> str:
         """Put a version in force, named by its id or the beginning of it; return its id.
+
+        ``is_only_wanted``: note the wish, and leave it to the followers on each node (``csi_ub.models.follower``).
 
         Raises:
             NotFound: no version, or more than one, is called so.
         """
         with self._alone():
             id_ = self._named(version)
-            self._put_in_force(id_)
+            self._put_in_force(id_, is_only_wanted=is_only_wanted)
         return id_
 
-    def rollback(self) -> str:
-        """Put the version in force that was before the present one; return its id.
+    def rollback(self, *, is_only_wanted: bool = False) -> str:
+        """Put the version in force that was wanted before the present one; return its id.
 
         Raises:
             NotFound: there was none, or it is gone.
         """
         with self._alone():
-            current = self.current()
-            for id_, _ in reversed(self._history()):
-                if id_ != current and (self.versions / id_).is_dir():
-                    self._put_in_force(id_)
+            for id_ in self.wanted()[1:]:
+                if (self.versions / id_).is_dir():
+                    self._put_in_force(id_, is_only_wanted=is_only_wanted)
                     return id_
         raise NotFound("no earlier version is left")
+
+    def wanted(self) -> tuple[str, ...]:
+        """Return the versions that were put in force, the last first. A node with a copy of its own may be behind."""
+        return tuple(id_ for id_, _ in reversed(self._history()))
 
     def current(self) -> str | None:
         """Return the id of the version in force."""
@@ -130,17 +135,17 @@ class ModelStore:
         ids = sorted((path.name for path in self.versions.glob("*")), key=lambda id_: -since.get(id_, 0))
         return tuple(Version(id_, self.manifest(id_).size, id_ == current, since.get(id_)) for id_ in ids)
 
-    def gc(self, keep: int, grace_s: float) -> tuple[str, ...]:
+    def gc(self, keep: int, grace_s: float, in_force: Iterable[str] = ()) -> tuple[str, ...]:
         """Remove versions that nobody needs; return their ids.
 
-        Kept are: the one in force, the ``keep`` that were in force before, those put out of force less than
-        ``grace_s`` ago, and those that a process of this machine has open or mapped.
+        Kept are: the one in force, also on other nodes (``in_force``), the ``keep`` that were in force before, those
+        put out of force less than ``grace_s`` ago, and those that a process of this machine has open or mapped.
         """
         with self._alone():
             history = self._history()
             former = [id_ for id_ in dict.fromkeys(id_ for id_, _ in reversed(history)) if id_ != self.current()]
             left = {one: until for (one, _), (_, until) in itertools.pairwise(history)}
-            needed = {self.current(), *former[:keep]}
+            needed = {self.current(), *self.wanted()[:1], *in_force, *former[:keep]}
             needed |= {id_ for id_, until in left.items() if time.time() - until < grace_s}
             candidates = [path for path in self.versions.glob("*") if path.name not in needed]
             removed = [path for path in candidates if not _is_open(path)]
@@ -151,25 +156,6 @@ class ModelStore:
                 remove_tree(gone)
                 (self.share / "manifests" / f"{path.name}.json").unlink(missing_ok=True)
         return tuple(path.name for path in removed)
-
-    def follow(self) -> str | None:
-        """Put in force here what is in force at the owner, whose files arrive one by one; return its id if it changed.
-
-        Nothing changes until every chunk of the version is here with its right hash.
-        """
-        wanted = next((id_ for id_, _ in reversed(self._history())), None)
-        if wanted in (None, self.current()) or not (self.versions / str(wanted)).is_dir():
-            return None
-        assert wanted is not None
-        try:
-            files = self.manifest(wanted).files
-            if any((self.versions / wanted / file.path).stat().st_size != file.size for file in files):
-                return None
-            self.verify(wanted)
-        except (FileNotFoundError, NotFound, HostFault):
-            return None  # not all of it has come
-        self._point_to(wanted)
-        return wanted
 
     def verify(self, version: str, progress: Progress = lambda _: None) -> None:
         """Read a version and raise ``HostFault`` that names the first file that is not what it was."""
@@ -242,16 +228,18 @@ class ModelStore:
             )
         return found[0]
 
-    def _put_in_force(self, id_: str) -> None:
-        self._point_to(id_)
-        entries = [entry for entry in self._history() if entry[0] != id_][-99:]
-        statefile.write(self.share / "history.json", _VERSION, {"in_force": [*entries, (id_, time.time())]})
-
-    def _point_to(self, id_: str) -> None:
+    def point_to(self, id_: str) -> None:
+        """Put a version in force in this copy, in one step."""
         link = self.share / "data" / f".{uuid.uuid4().hex}"
         link.symlink_to(Path("versions") / id_)
         link.replace(self.share / "data" / "current")
         _flush(self.share / "data")
+
+    def _put_in_force(self, id_: str, *, is_only_wanted: bool) -> None:
+        if not is_only_wanted:
+            self.point_to(id_)
+        entries = [entry for entry in self._history() if entry[0] != id_][-99:]
+        statefile.write(self.share / "history.json", _VERSION, {"in_force": [*entries, (id_, time.time())]})
 
     def _history(self) -> list[tuple[str, float]]:
         content = statefile.read(self.share / "history.json", _VERSION) or {"in_force": []}

@@ -40,6 +40,15 @@ def environment(**more: str) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": f"{REPO}:{REPO}/proto", **more}
 
 
+def ubnode(driver: "Driver", *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run the command line for people on the node of ``driver``."""
+    built = os.environ.get("UB_BIN_DIR")
+    command = [f"{built}/ubnode"] if built else [sys.executable, "-m", "ubnode"]
+    return subprocess.run(
+        [*command, *arguments], capture_output=True, text=True, env=environment(UB_ROOT=str(driver.root)), cwd=REPO
+    )
+
+
 def capability(
     mode: int = RWX, *, block: bool = False, flags: tuple[str, ...] = (), group: str = ""
 ) -> csi.VolumeCapability:

@@ -3,8 +3,6 @@
 import hashlib
 import json
 import os
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -14,7 +12,7 @@ from ubproto.csi.v1 import csi_pb2 as csi
 
 from csi_ub.models import manifest
 from csi_ub.models.store import ModelStore
-from tests.csi_ub.driver import REPO, Driver, Mode, environment
+from tests.csi_ub.driver import Driver, Mode, ubnode
 from tests.csi_ub.pools import make_btrfs, unmount_below
 from ubhost.errors import Exhausted, HostFault, InvalidRequest, NotFound
 
@@ -203,14 +201,6 @@ def test_a_full_disk_keeps_the_old_version(tmp_path: Path) -> None:
         store.verify(old)
     finally:
         unmount_below(tmp_path)
-
-
-def ubnode(driver: Driver, *arguments: str) -> subprocess.CompletedProcess[str]:
-    built = os.environ.get("UB_BIN_DIR")
-    command = [f"{built}/ubnode"] if built else [sys.executable, "-m", "ubnode"]
-    return subprocess.run(
-        [*command, *arguments], capture_output=True, text=True, env=environment(UB_ROOT=str(driver.root)), cwd=REPO
-    )
 
 
 @pytest.mark.kernel

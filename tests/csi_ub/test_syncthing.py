@@ -5,9 +5,9 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import grpc
@@ -16,7 +16,8 @@ from ubproto.csi.v1 import csi_pb2 as csi
 
 from csi_ub.syncthing.daemon import Daemon
 from tests.csi_ub import netns
-from tests.csi_ub.driver import REPO, ROX, RWO, RWX, Driver, StartDriver, environment, refused
+from tests.csi_ub.driver import ROX, RWO, RWX, Driver, StartDriver, refused, ubnode
+from ubhost.kernel import mounts
 
 Code = grpc.StatusCode
 EVENTUAL = {"consistency": "eventual", "maxStaleness": "5s"}
@@ -155,28 +156,37 @@ def test_the_bound_can_be_changed_wholly_or_not_at_all(nodes: list[Driver]) -> N
         nodes[0].create("rwo", mode=RWO, parameters=EVENTUAL)
 
 
-def test_each_node_has_its_own_copy_of_a_model_and_switches_when_it_has_all_of_it(
+def model(nodes: list[Driver], *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run ``ubnode model`` on the owner."""
+    return ubnode(nodes[0], "model", *arguments, "--volume", "llm")
+
+
+def moved(driver: Driver) -> int:
+    """Return the bytes that Syncthing of a node has received so far."""
+    daemon = Daemon(driver.root / "var/lib/ub-node/syncthing", driver.root / "run/ub-node/syncthing", None)
+    return int(daemon.get("system/connections")["total"]["inBytesTotal"])
+
+
+def weights(folder: Path, size: int) -> Path:
+    folder.mkdir()
+    (folder / "model.safetensors").write_bytes(os.urandom(size))
+    (folder / "name").write_text(folder.name)
+    return folder
+
+
+def test_each_node_has_its_own_copy_of_a_model_and_all_switch_when_all_have_it(
     nodes: list[Driver], tmp_path: Path
 ) -> None:
     volume = nodes[0].create("llm", mode=ROX, parameters={**EVENTUAL, "type": "model"})
     here, there = published(nodes[0], volume, ROX), published(nodes[1], volume, ROX)
-
-    def push(text_: str) -> None:
-        source = tmp_path / text_
-        source.mkdir()
-        (source / "model.safetensors").write_bytes(os.urandom(8 << 20))
-        (source / "name").write_text(text_)
-        command = [sys.executable, "-m", "ubnode", "model", "push", str(source), "--volume", "llm", "--switch"]
-        subprocess.run(command, check=True, cwd=REPO, env=environment(UB_ROOT=str(nodes[0].root)), capture_output=True)
-
-    wanted = b""
-    for version in ("one", "two"):
-        push(version)
-        assert text(here / "current/name") == version
-        wait(lambda version=version: text(there / "current/name") == version)  # type: ignore[misc]
-        assert (there / "current").readlink() == (here / "current").readlink()
-        wanted = (here / "current/model.safetensors").read_bytes()
-        assert (there / "current/model.safetensors").read_bytes() == wanted
+    one = weights(tmp_path / "one", 32 << 20)
+    pushed = model(nodes, "push", str(one), "--switch")
+    assert pushed.returncode == 0, pushed.stderr
+    assert text(here / "current/name") == "one"
+    wait(lambda: text(there / "current/name") == "one")
+    assert (there / "current").readlink() == (here / "current").readlink()
+    wanted = (one / "model.safetensors").read_bytes()
+    assert (there / "current/model.safetensors").read_bytes() == wanted
     with (
         (there / "current/model.safetensors").open("rb") as file,
         mmap.mmap(file.fileno(), 0, mmap.MAP_SHARED, mmap.PROT_READ) as mapped,
@@ -184,3 +194,76 @@ def test_each_node_has_its_own_copy_of_a_model_and_switches_when_it_has_all_of_i
         assert mapped[:16] == wanted[:16]
     with pytest.raises(OSError, match="Read-only"):
         (there / "mine").touch()
+
+    # Another version, one percent of it new: that is what travels, and nobody shows it before everybody has it.
+    netns.cut("node1", 1, off=True)
+    two = tmp_path / "two"
+    shutil.copytree(one, two)
+    (two / "name").write_text("two")
+    with (two / "model.safetensors").open("r+b") as changed:
+        changed.seek(7 << 20)
+        changed.write(os.urandom((32 << 20) // 100))
+    before = moved(nodes[1])
+    waiting = model(nodes, "push", str(two), "--switch", "--timeout", "1")
+    assert waiting.returncode == 1
+    assert "node1" in waiting.stderr
+    assert text(here / "current/name") == text(there / "current/name") == "one"
+    assert "node node1: 1 of 2 whole" in model(nodes, "list").stdout
+    netns.cut("node1", 1, off=False)
+    wait(lambda: text(here / "current/name") == text(there / "current/name") == "two", 60)
+    assert (there / "current/model.safetensors").read_bytes() == (two / "model.safetensors").read_bytes()
+    assert moved(nodes[1]) - before <= 0.03 * (32 << 20)
+    assert model(nodes, "rollback").returncode == 0
+    wait(lambda: text(here / "current/name") == text(there / "current/name") == "one")
+
+    # Who does not want to wait for a lost node says so.
+    netns.cut("node1", 1, off=True)
+    assert model(nodes, "push", str(weights(tmp_path / "three", 1000)), "--switch", "--now").returncode == 0
+    assert (text(here / "current/name"), text(there / "current/name")) == ("three", "one")
+
+
+def test_a_full_disk_of_one_node_keeps_the_old_version_everywhere_and_is_told(
+    nodes: list[Driver], tmp_path: Path
+) -> None:
+    volume = nodes[0].create("llm", mode=ROX, parameters={**EVENTUAL, "type": "model"})
+    replicas = nodes[1].root / "var/lib/ub-node/replicas"
+    replicas.mkdir(parents=True)
+    mounts.mount("none", replicas, "tmpfs", "size=16m")
+    here, there = published(nodes[0], volume, ROX), published(nodes[1], volume, ROX)
+    assert model(nodes, "push", str(weights(tmp_path / "one", 4 << 20)), "--switch").returncode == 0
+    wait(lambda: text(there / "current/name") == "one")
+    waiting = model(nodes, "push", str(weights(tmp_path / "big", 24 << 20)), "--switch", "--timeout", "1")
+    assert (waiting.returncode, "node1" in waiting.stderr) == (1, True)
+    wait(lambda: condition(nodes[1], volume, there).abnormal, 60)
+    wait(lambda: "space" in condition(nodes[1], volume, there).message, 60)
+    assert text(here / "current/name") == text(there / "current/name") == "one"
+
+
+def test_one_writer_means_that_other_nodes_can_only_read(nodes: list[Driver]) -> None:
+    volume = nodes[0].create(parameters={**EVENTUAL, "writers": "single"})
+    here = published(nodes[0], volume)
+    for _ in range(5):
+        with suppress(grpc.RpcError):
+            nodes[1].stage(volume)
+            break
+    with refused(Code.FAILED_PRECONDITION, naming="node0"):
+        nodes[1].publish(volume)
+    there = nodes[1].publish(volume, readonly=True)
+    (here / "one").write_text("from the writer")
+    wait(lambda: text(there / "one") == "from the writer")
+    with pytest.raises(OSError, match="Read-only"):
+        (there / "two").touch()
+    with pytest.raises(OSError, match="Read-only"):
+        (nodes[1].staging(volume) / "two").touch()
+
+
+def test_what_inotify_lost_is_found_by_looking(nodes: list[Driver]) -> None:
+    volume = nodes[0].create(parameters=EVENTUAL)
+    here, there = published(nodes[0], volume), published(nodes[1], volume)
+    for driver in nodes:
+        daemon = Daemon(driver.root / "var/lib/ub-node/syncthing", driver.root / "run/ub-node/syncthing", None)
+        folder = daemon.get(f"config/folders/{volume.volume_id}")
+        daemon.put(f"config/folders/{volume.volume_id}", {**folder, "fsWatcherEnabled": False, "rescanIntervalS": 3600})
+    for number in range(50):
+        (here / f"file-{number}").write_text("found without an event")
+    wait(lambda: len(list(there.glob("file-*"))) == 50)
