@@ -18,7 +18,7 @@ OPERATIONS = frozenset(
         "show_system", "add_eid", "delete_eid", "set_eid_mode", "devices", "allocate", "free", "bandwidth",
         "set_bandwidth", "reset_bandwidth", "activate", "nodes", "cpu_links", "numa_memory", "local_node", "create_fd",
         "fd", "fds", "delete_fd", "create_numa", "numa", "numas", "delete_numa", "cli_devices", "cli_bandwidth",
-        "cluster", "node_info",
+        "cluster", "node_info", "cli_links", "cli_node_loans", "cli_loans", "cli_memory_status",
     }
 )  # fmt: skip
 """Every operation that can fail or be slow on order."""

@@ -1,187 +1,143 @@
-"""What ``ubsectl`` asks UBSE, in UBSE's internal serialisation: values to bytes and back. Pure.
+"""What ``ubsectl`` asks UBSE, answered from the state of one node. Pure.
 
-A message is three words (0xff, alignment minus one, length of the whole) and then items: a word with the type in its
-top byte and the length in the others, and the value, filled up to 4 bytes. All numbers are in the host's order. A list
-is an item of type 65 with the count, and its elements; a message inside a message is one of type 66.
-
-Operations as of the heads of May 2026 (reference/ub.md section 5): CLUSTER, CLI_NODE_INFO, CLI_DEV_GET, CLI_QOS and
-ACTIVATE. CLI_TOPO is left out: its types are not told by any source we read.
-
-Source: ubse src/framework/serde/ubse_serial_util.{h,cpp}, ubse_type_util.cpp; src/cli/ubse_cli_{node,urma}_cmd_reg.cpp.
+Source: reference/ub.md section 5; ubse src/controllers/{node,urma}, src/cli.
 """
 
-import struct
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
-from ubhost.provider import Bandwidth
+from ubhost.ubse import ubsectl
 from ubhost.ubse.status import Status
-from ubhost.ubse.wire import Malformed
-from ubsim.scenario import Node, SuperNode
+from ubhost.ubse.ubsectl import (
+    ClusterNode,
+    DeviceQuery,
+    DeviceRow,
+    LimitRow,
+    LoanDetail,
+    MemoryStatus,
+    NodeLoan,
+    PhysicalLink,
+)
+from ubsim.scenario import Link, Node, PortId, Region, SuperNode
 from ubsim.ubse import Rejected, Ubse
 
-HEAD = struct.Struct("=III")
-WORD = struct.Struct("=I")
-HEAD_CODE, ARRAY, NESTED = 0xFF, 65, 66
-U32, SIZE, TEXT = 11, 12, 34  # unsigned int, unsigned long, std::string
-LENGTH_MASK = (1 << 24) - 1
-ALIGN = 4
-ACTIVE, INACTIVE = 0, 1
 NODE_NOT_FOUND = 1  # any number but 0: ubsectl prints what it is told
-
-
-class Writer:
-    """Builds one message."""
-
-    def __init__(self) -> None:
-        self._items = b""
-
-    def u32(self, value: int) -> "Writer":
-        return self._add(U32, WORD.pack(value))
-
-    def size(self, value: int) -> "Writer":
-        return self._add(SIZE, struct.pack("=Q", value))
-
-    def text(self, value: str) -> "Writer":
-        return self._add(TEXT, value.encode() + b"\0")
-
-    def texts(self, values: tuple[str, ...]) -> "Writer":
-        self._items += WORD.pack(ARRAY << 24 | len(values))
-        for value in values:
-            self.text(value)
-        return self
-
-    def nested(self, kid: "Writer") -> "Writer":
-        return self._add(NESTED, kid.encode())
-
-    def encode(self) -> bytes:
-        return HEAD.pack(HEAD_CODE, ALIGN - 1, HEAD.size + len(self._items)) + self._items
-
-    def _add(self, kind: int, value: bytes) -> "Writer":
-        self._items += WORD.pack(kind << 24 | len(value)) + value + bytes(-len(value) % ALIGN)
-        return self
-
-
-class Reader:
-    """Reads one message from front to back; raises ``Malformed`` when an item is not what it should be."""
-
-    def __init__(self, data: bytes) -> None:
-        if len(data) < HEAD.size or HEAD.unpack_from(data) != (HEAD_CODE, ALIGN - 1, len(data)):
-            raise Malformed(f"{data[:12].hex()} does not open a message of ubsectl")
-        self._data = data
-        self._at = HEAD.size
-
-    def u32(self) -> int:
-        return int(WORD.unpack(self._take(U32))[0])
-
-    def size(self) -> int:
-        return int(struct.unpack("=Q", self._take(SIZE))[0])
-
-    def text(self) -> str:
-        try:
-            return self._take(TEXT).rstrip(b"\0").decode()
-        except UnicodeDecodeError as error:
-            raise Malformed(f"a text of ubsectl is not UTF-8: {error}") from None
-
-    def texts(self) -> tuple[str, ...]:
-        count = self._head(ARRAY)
-        self._at += WORD.size
-        return tuple(self.text() for _ in range(min(count, len(self._data))))
-
-    def nested(self) -> "Reader":
-        return Reader(self._take(NESTED))
-
-    def is_next(self, kind: int) -> bool:
-        return len(self._data) - self._at >= WORD.size and WORD.unpack_from(self._data, self._at)[0] >> 24 == kind
-
-    @property
-    def is_at_end(self) -> bool:
-        return self._at >= len(self._data)
-
-    def _take(self, kind: int) -> bytes:
-        length = self._head(kind)
-        start = self._at + WORD.size
-        if start + length > len(self._data) or (kind == U32 and length != 4) or (kind == SIZE and length != 8):
-            raise Malformed(f"an item of {length} bytes does not fit")
-        self._at = start + length + -length % ALIGN
-        return self._data[start : start + length]
-
-    def _head(self, kind: int) -> int:
-        if not self.is_next(kind):
-            raise Malformed(f"no item of type {kind} where one should be")
-        return int(WORD.unpack_from(self._data, self._at)[0]) & LENGTH_MASK
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceQuery:
-    """CLI_DEV_GET: the devices of a node, all or by name. Older heads also sent a type, newer ones do not."""
-
-    slot: int
-    names: tuple[str, ...]
-
-    @classmethod
-    def decode(cls, body: bytes) -> "DeviceQuery":
-        reader = Reader(body)
-        slot, count = reader.u32(), reader.u32()
-        if reader.is_next(U32):  # what we took for the count was the type
-            count = reader.u32()
-        return cls(slot, tuple(reader.text() for _ in range(min(count, len(body)))))
+NO_LINK = "-"
+MIB = 1 << 20
 
 
 def devices(query: DeviceQuery, local: Node, state: Ubse, eids: Mapping[str, tuple[str, str]]) -> bytes:
     """The reply to CLI_DEV_GET; ``eids`` has the primary EIDs of each device's members. Only our own node is known."""
     _refuse_other_slot(query.slot, local)
     found = [urma for name, urma in sorted(state.devices.items()) if not query.names or name in query.names]
-    writer = Writer().u32(len(found))
-    for urma in found:
-        writer.text(urma.name).u32(0 if urma.is_unique else 1).text(str(urma.eid)).texts(urma.members)
-        writer.texts(eids[urma.name]).u32(ACTIVE if urma.is_active else INACTIVE)
-    return writer.encode()
+    return ubsectl.encode_devices(
+        DeviceRow(urma.name, not urma.is_unique, str(urma.eid), urma.members, eids[urma.name], urma.is_active)
+        for urma in found
+    )
 
 
 def limits(body: bytes, local: Node, state: Ubse) -> bytes:
-    """The reply to CLI_QOS: the exclusive devices that have a limit, in a message of their own."""
-    _refuse_other_slot(Reader(body).u32(), local)
-    limited = [urma for _, urma in sorted(state.devices.items()) if urma.is_unique and urma.bandwidth]
-    inner = Writer()
-    for urma in limited:
-        bandwidth = urma.bandwidth or Bandwidth()
-        inner.text(urma.name).texts(urma.members).u32(bandwidth.min_mbps).u32(bandwidth.max_mbps)
-    outer = Writer().u32(len(limited))
-    return (outer.nested(inner) if limited else outer).encode()
+    """The reply to CLI_QOS: the exclusive devices that have a limit."""
+    _refuse_other_slot(ubsectl.decode_word(body), local)
+    limited = [(urma, urma.bandwidth) for _, urma in sorted(state.devices.items()) if urma.is_unique]
+    return ubsectl.encode_limit_rows(
+        LimitRow(urma.name, urma.members, band.min_mbps, band.max_mbps) for urma, band in limited if band is not None
+    )
 
 
 def activate(body: bytes, local: Node, state: Ubse) -> tuple[Ubse, bytes]:
     """ACTIVATE: every inactive device of the node, which is named by its slot as text."""
-    named = Reader(body).text()
+    named = ubsectl.decode_text(body)
     if named not in ("", str(local.slot_id)):
         raise Rejected(Status.ENGINE_NOT_EXIST, f"slot {named} is not ours")
     for name in state.devices:
         state = state.activate(name)
-    return state, Writer().u32(0).encode()
+    return state, ubsectl.encode_word(0)
 
 
 def cluster(super_node: SuperNode) -> bytes:
     """The reply to CLUSTER: every node with its role and the EID of the host's own bonding device."""
-    writer = Writer().size(len(super_node.nodes))
-    for node, role in _roles(super_node.nodes):
-        writer.text(_called(node)).text(role).text(str(node.devices[0].bonding_eid))
-    return writer.encode()
+    return ubsectl.encode_rows(_roles(super_node.nodes).values())
 
 
 def node_info(body: bytes, super_node: SuperNode, local: Node) -> bytes:
     """The reply to CLI_NODE_INFO: one node, ours if none is named."""
-    named = Reader(body).text() if body and not Reader(body).is_at_end else str(local.slot_id)
-    for node, role in _roles(super_node.nodes):
-        if str(node.slot_id) == named:
-            return Writer().u32(0).text(_called(node)).text(role).text(str(node.devices[0].bonding_eid)).encode()
-    return Writer().u32(NODE_NOT_FOUND).text(named).text("-").text("").encode()
+    named = ubsectl.decode_text(body) or str(local.slot_id)
+    found = {str(slot): row for slot, row in _roles(super_node.nodes).items()}.get(named)
+    if found is None:
+        return ubsectl.encode_node_info(NODE_NOT_FOUND, ClusterNode(named, NO_LINK, ""))
+    return ubsectl.encode_node_info(0, found)
 
 
-def _roles(nodes: Iterable[Node]) -> list[tuple[Node, str]]:
-    """The lowest slot is the master, the next one its stand-by, as after an election of nodes that start together."""
+def physical_links(super_node: SuperNode) -> bytes:
+    """The reply to CLI_TOPO: every cable between two nodes once; a Clos has none, and UBSE refuses."""
+    nodes = {node.name: node for node in super_node.nodes}
+    if any(link.b.node not in nodes for link in super_node.links):
+        raise Rejected(Status.NOT_SUPPORTED, "cables are not told in a Clos")
+    return ubsectl.encode_links(sorted((_physical_link(nodes, link) for link in super_node.links), key=_order))
+
+
+def node_loans(super_node: SuperNode) -> bytes:
+    """The reply to CLI_NODE_BORROW: how much each node has borrowed from each other."""
+    sums: dict[tuple[int, int], int] = {}
+    for region in _loans(super_node):
+        pair = super_node.node(region.importers[0]).slot_id, super_node.node(region.owner).slot_id
+        sums[pair] = sums.get(pair, 0) + region.size
+    called = {node.slot_id: _called(node) for node in super_node.nodes}
+    return ubsectl.encode_rows(NodeLoan(called[a], called[b], str(sums[a, b] // MIB)) for a, b in sorted(sums))
+
+
+def loan_details(super_node: SuperNode) -> bytes:
+    """The reply to CLI_BORROW_DETAIL: every loan, and every import of shared memory."""
+    rows = []
+    for region in super_node.regions:
+        kind = "numa" if region.numa is not None else "fd" if region.lease else "shm"
+        size, lender = str(region.size), _called(super_node.node(region.owner))
+        rows += [
+            LoanDetail(region.lease or region.name, kind, _called(super_node.node(user)), size, lender, size, "done")
+            for user in region.importers
+        ]
+    return ubsectl.encode_rows(rows)
+
+
+def memory_status(super_node: SuperNode) -> bytes:
+    """The reply to CLI_CHECK_STATUS: simulated memory always works."""
+    return ubsectl.encode_rows(MemoryStatus(_called(node), "ok") for node in super_node.nodes)
+
+
+def _loans(super_node: SuperNode) -> list[Region]:
+    return [region for region in super_node.regions if region.numa is not None or region.lease]
+
+
+def _physical_link(nodes: Mapping[str, Node], link: Link) -> PhysicalLink:
+    ends = sorted((link.a, link.b), key=lambda end: nodes[end.node].slot_id)
+    low, high = (_end(nodes[end.node], end) for end in ends)
+    slots = [nodes[end.node].slot_id for end in ends]
+    name = "-".join(f"{slot}/{end[1]}/{end[2]}" for slot, end in zip(slots, (low, high), strict=True))
+    return PhysicalLink(*low, *high, name)
+
+
+def _end(node: Node, end: PortId) -> tuple[str, str, str, str]:
+    """One end of a cable: node, socket, port, and what the port is called."""
+    return _called(node), str(socket_of(node, end.chip, end.die)), str(end.port), f"{end.chip}/{end.die}/{end.port}"
+
+
+def _order(link: PhysicalLink) -> tuple[int, int, int, str]:
+    return int(link.node.rpartition("(")[2].rstrip(")")), int(link.socket), int(link.port), link.link
+
+
+def socket_of(node: Node, chip: int, die: int) -> int:
+    """The dies of a machine are spread over its two sockets, in order."""
+    return node.dies.index((chip, die)) * 2 // len(node.dies)
+
+
+def _roles(nodes: Iterable[Node]) -> dict[int, ClusterNode]:
+    """By slot. The lowest is the master, the next its stand-by, as after an election of nodes that start together."""
     ordered = sorted(nodes, key=lambda node: node.slot_id)
-    return [(node, ("master", "standby")[at] if at < 2 else "agent") for at, node in enumerate(ordered)]
+    roles = [("master", "standby")[at] if at < 2 else "agent" for at in range(len(ordered))]
+    return {
+        node.slot_id: ClusterNode(_called(node), role, str(node.devices[0].bonding_eid))
+        for node, role in zip(ordered, roles, strict=True)
+    }
 
 
 def _called(node: Node) -> str:

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from ubhost.errors import InvalidRequest
 from ubhost.provider import Bandwidth
-from ubhost.ubse import bodies
+from ubhost.ubse import bodies, ubsectl
 from ubhost.ubse.status import Status
 from ubhost.ubse.wire import Malformed, MemOp, Module, NodeOp, Reply, Request, UrmaOp
 from ubsim import ubse_cli
@@ -35,6 +35,10 @@ OPERATIONS: dict[tuple[int, int], str] = {
     (Module.URMA, UrmaOp.ACTIVATE): "activate",
     (Module.URMA, UrmaOp.CLI_DEV_GET): "cli_devices",
     (Module.URMA, UrmaOp.CLI_QOS): "cli_bandwidth",
+    (Module.NODE, NodeOp.CLI_TOPO): "cli_links",
+    (Module.MEM, MemOp.CLI_NODE_BORROW): "cli_node_loans",
+    (Module.MEM, MemOp.CLI_BORROW_DETAIL): "cli_loans",
+    (Module.MEM, MemOp.CLI_CHECK_STATUS): "cli_memory_status",
     (Module.NODE, NodeOp.CLUSTER): "cluster",
     (Module.NODE, NodeOp.CLI_NODE_INFO): "node_info",
     (Module.NODE, NodeOp.LIST): "nodes",
@@ -81,6 +85,10 @@ class Service:
             (Module.URMA, UrmaOp.ACTIVATE): self._activate,
             (Module.URMA, UrmaOp.CLI_DEV_GET): self._cli_devices,
             (Module.URMA, UrmaOp.CLI_QOS): lambda body, _: ubse_cli.limits(body, self._node, self.state),
+            (Module.NODE, NodeOp.CLI_TOPO): lambda _, __: ubse_cli.physical_links(self._super_node),
+            (Module.MEM, MemOp.CLI_NODE_BORROW): lambda _, __: ubse_cli.node_loans(self._super_node),
+            (Module.MEM, MemOp.CLI_BORROW_DETAIL): lambda _, __: ubse_cli.loan_details(self._super_node),
+            (Module.MEM, MemOp.CLI_CHECK_STATUS): lambda _, __: ubse_cli.memory_status(self._super_node),
             (Module.NODE, NodeOp.CLUSTER): lambda _, __: ubse_cli.cluster(self._super_node),
             (Module.NODE, NodeOp.CLI_NODE_INFO): lambda body, _: ubse_cli.node_info(body, self._super_node, self._node),
             (Module.NODE, NodeOp.LIST): self._nodes,
@@ -166,7 +174,7 @@ class Service:
         return reply
 
     def _cli_devices(self, body: bytes, _: int) -> bytes:
-        query = ubse_cli.DeviceQuery.decode(body)
+        query = ubsectl.DeviceQuery.decode(body)
         return ubse_cli.devices(query, self._node, self.state, ubse_cli.member_eids(self._node))
 
     # NODE
@@ -182,9 +190,9 @@ class Service:
         found = {
             bodies.CpuLink(
                 nodes[link.a.node].slot_id,
-                _socket(nodes[link.a.node], link.a.chip, link.a.die),
+                ubse_cli.socket_of(nodes[link.a.node], link.a.chip, link.a.die),
                 nodes[link.b.node].slot_id,
-                _socket(nodes[link.b.node], link.b.chip, link.b.die),
+                ubse_cli.socket_of(nodes[link.b.node], link.b.chip, link.b.die),
             )
             for link in self._super_node.links
             if link.is_up and link.b.node in nodes
@@ -227,11 +235,6 @@ def handed_out(super_node: SuperNode, node: Node) -> list[Urma]:
 
 def _info(node: Node) -> bodies.NodeInfo:
     return bodies.NodeInfo(node.slot_id, (0, 1), node.host_name)
-
-
-def _socket(node: Node, chip: int, die: int) -> int:
-    """The dies of a machine are spread over its two sockets, in order."""
-    return node.dies.index((chip, die)) * 2 // len(node.dies)
 
 
 def _device(request: Request) -> str:

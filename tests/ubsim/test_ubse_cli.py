@@ -7,14 +7,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ubhost.errors import NotFound
 from ubhost.provider import Bandwidth
 from ubhost.ubse import wire
+from ubhost.ubse.client import Ubse as UbseClient
+from ubhost.ubse.serial import Reader, Writer
+from ubhost.ubse.ubsectl import DeviceQuery, LimitRow, NodeLoan
 from ubhost.ubse.wire import Malformed, Module, NodeOp, UrmaOp
 from ubsim.expansion import expand
-from ubsim.handles import NodeHandle
+from ubsim.handles import NodeHandle, SuperNodeHandle
 from ubsim.scenario import NodeEntry, ScenarioFile, SuperNode
 from ubsim.ubse import Rejected, Ubse
-from ubsim.ubse_cli import DeviceQuery, Reader, Writer, activate, cluster, devices, limits, member_eids, node_info
+from ubsim.ubse_cli import activate, cluster, devices, limits, member_eids, node_info, physical_links
 from ubsim.ubse_service import handed_out
 
 
@@ -116,6 +120,52 @@ def test_a_node_is_found_by_its_slot_or_is_our_own(world: SuperNode) -> None:
         reply = Reader(node_info(body, world, world.nodes[1]))
         assert (reply.u32(), reply.text(), reply.text()) == expected
     assert Reader(node_info(Writer().text("9").encode(), world, world.nodes[1])).u32() != 0
+
+
+def test_cables_are_told_once_with_the_lower_slot_first(world: SuperNode) -> None:
+    reply = Reader(physical_links(world))
+    links = [reply.nested() for _ in range(reply.size())]
+    assert len(links) == len(world.links)
+    assert [links[0].text() for _ in range(9)] == [
+        "node0(0)", "0", "0", "0/0/0", "node1(1)", "0", "0", "0/0/0", "0/0/0-1/0/0",
+    ]  # fmt: skip
+
+
+def test_behind_switches_cables_are_not_told() -> None:
+    clos = expand(ScenarioFile("w", (NodeEntry("node", count=40),)), where="test")
+    with pytest.raises(Rejected, match="Clos"):
+        physical_links(clos)
+
+
+@pytest.mark.kernel
+@pytest.mark.scenario(
+    {
+        "name": "c",
+        "nodes": [{"name": "node", "count": 2, "device_overrides": [{"name": "urma_1", "active": False}]}],
+        "shared_memory": [{"name": "s", "owner": "node0", "importers": ["node1"], "size": "128MiB"}],
+    }
+)
+def test_the_client_asks_what_ubsectl_asks(supernode: SuperNodeHandle, ub_node: NodeHandle) -> None:
+    ubse = UbseClient(ub_node.roots.ubse_socket)
+    assert [(row.name, row.is_active, row.members) for row in ubse.device_rows(0)] == [
+        ("urma_1", False, ("udma2", "udma3")), ("urma_2", True, ("udma4", "udma5")),
+    ]  # fmt: skip
+    ubse.activate(0)
+    assert [row.is_active for row in ubse.device_rows(0, "urma_1")] == [True]
+    assert ubse.limit_rows(0) == ()
+    ubse.set_bandwidth("urma_2", 8, 16)
+    assert ubse.limit_rows(0) == (LimitRow("urma_2", ("udma4", "udma5"), 8, 16),)
+    assert [(node.node, node.role) for node in ubse.cluster()] == [("node0(0)", "master"), ("node1(1)", "standby")]
+    assert ubse.cluster_node(1) == ubse.cluster()[1]
+    with pytest.raises(NotFound, match="slot 9"):
+        ubse.cluster_node(9)
+    assert {link.link for link in ubse.physical_links()} >= {"0/0/0-1/0/0"}
+    supernode.happen("borrow", borrower="node0", lender="node1", size="256MiB")
+    assert ubse.node_loans() == (NodeLoan("node0(0)", "node1(1)", "256"),)
+    shared, borrowed = ubse.loans()
+    assert (shared.name, shared.kind, shared.node, shared.status) == ("s", "shm", "node1(1)", "done")
+    assert (borrowed.kind, borrowed.lender, borrowed.size) == ("numa", "node1(1)", str(256 << 20))
+    assert [row.status for row in ubse.memory_status()] == ["ok", "ok"]
 
 
 @pytest.mark.kernel

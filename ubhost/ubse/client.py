@@ -1,8 +1,7 @@
 """A client of UBSE: one connection a call, at most two at once.
 
 UBSE grants eight connections to each user, shared with every other program of that user, so we never take more
-than two, and none for longer than a call. Operations for ``ubsectl`` (CLI_*, CLUSTER, ACTIVATE) speak UBSE's internal
-serialisation and are left to ``ubsectl``.
+than two, and none for longer than a call.
 
 Source: reference/ub.md sections 5, 6.3 and 8.
 """
@@ -13,7 +12,7 @@ import time
 from pathlib import Path
 
 from ubhost.errors import Busy, HostFault, InvalidRequest, NotFound, Unsupported
-from ubhost.ubse import bodies, memory, wire
+from ubhost.ubse import bodies, memory, ubsectl, wire
 from ubhost.ubse.generation import Generation
 from ubhost.ubse.status import Status, reason
 from ubhost.ubse.wire import MemOp, Module, NodeOp, UrmaOp
@@ -101,7 +100,49 @@ class Ubse:
     def reset_bandwidth(self, device: str) -> None:
         self._call(Module.URMA, UrmaOp.QOS_RESET, bodies.encode_urma_name(device), device)
 
+    def device_rows(self, slot_id: int, *names: str) -> tuple[ubsectl.DeviceRow, ...]:
+        """Return the devices of a node, all or by name, with their members: as ``ubsectl display urma``."""
+        body = ubsectl.DeviceQuery(slot_id, names).encode()
+        return ubsectl.decode_devices(self._call(Module.URMA, UrmaOp.CLI_DEV_GET, body, f"devices of slot {slot_id}"))
+
+    def limit_rows(self, slot_id: int) -> tuple[ubsectl.LimitRow, ...]:
+        """Return the limits set on devices of a node: as ``ubsectl display urma-qos``."""
+        body = ubsectl.encode_word(slot_id)
+        return ubsectl.decode_limit_rows(self._call(Module.URMA, UrmaOp.CLI_QOS, body, f"limits of slot {slot_id}"))
+
+    def activate(self, slot_id: int) -> None:
+        """Wake every inactive device of a node: as ``ubsectl activate urma``."""
+        what = f"devices of slot {slot_id}"
+        result = ubsectl.decode_word(self._call(Module.URMA, UrmaOp.ACTIVATE, ubsectl.encode_text(str(slot_id)), what))
+        if result:
+            raise reason(result, f"UBSE ACTIVATE of {what}")
+
     # NODE
+
+    def cluster(self) -> tuple[ubsectl.ClusterNode, ...]:
+        """Return every node with its role: as ``ubsectl display cluster``."""
+        body = self._call(Module.NODE, NodeOp.CLUSTER, ubsectl.NOTHING, "the cluster")
+        return ubsectl.decode_rows(ubsectl.ClusterNode, body)
+
+    def cluster_node(self, slot_id: int) -> ubsectl.ClusterNode:
+        """Return one node with its role: as ``ubsectl display node``.
+
+        Raises:
+            NotFound: no node of the cluster sits in that slot, or it does not answer.
+        """
+        body = ubsectl.encode_text(str(slot_id))
+        code, node = ubsectl.decode_node_info(self._call(Module.NODE, NodeOp.CLI_NODE_INFO, body, f"slot {slot_id}"))
+        if code:
+            raise NotFound(f"UBSE has no working node in slot {slot_id}: code {code}")
+        return node
+
+    def physical_links(self) -> tuple[ubsectl.PhysicalLink, ...]:
+        """Return every cable of the super-node: as ``ubsectl display topo``.
+
+        Raises:
+            Unsupported: the super-node is a Clos.
+        """
+        return ubsectl.decode_links(self._call(Module.NODE, NodeOp.CLI_TOPO, b"query cpu", "cables"))
 
     def nodes(self) -> tuple[bodies.NodeInfo, ...]:
         """Return every node of the super-node."""
@@ -155,6 +196,21 @@ class Ubse:
 
     def delete_numa(self, name: str) -> None:
         self._call(Module.MEM, MemOp.NUMA_DELETE, memory.encode_mem_name(name), name)
+
+    def node_loans(self) -> tuple[ubsectl.NodeLoan, ...]:
+        """Return how much each node borrowed from each: as ``ubsectl display memory -t node_borrow``."""
+        body = self._call(Module.MEM, MemOp.CLI_NODE_BORROW, ubsectl.NOTHING, "loans by node")
+        return ubsectl.decode_rows(ubsectl.NodeLoan, body)
+
+    def loans(self) -> tuple[ubsectl.LoanDetail, ...]:
+        """Return every loan of the super-node, of all users: as ``ubsectl display memory -t borrow_detail``."""
+        body = self._call(Module.MEM, MemOp.CLI_BORROW_DETAIL, ubsectl.NOTHING, "loans")
+        return ubsectl.decode_rows(ubsectl.LoanDetail, body)
+
+    def memory_status(self) -> tuple[ubsectl.MemoryStatus, ...]:
+        """Return whether memory can be borrowed on each node: as ``ubsectl check memory``."""
+        body = self._call(Module.MEM, MemOp.CLI_CHECK_STATUS, ubsectl.NOTHING, "the memory pool")
+        return ubsectl.decode_rows(ubsectl.MemoryStatus, body)
 
     def _call(self, module: Module, op: UrmaOp | NodeOp | MemOp, body: bytes, subject: str) -> bytes:
         what = f"UBSE {op.name} of {subject}"
