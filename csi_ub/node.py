@@ -3,6 +3,7 @@
 import grpc
 from ubproto.csi.v1 import csi_pb2, csi_pb2_grpc
 
+from csi_ub.models.inline import EPHEMERAL, InlineModels, model_named
 from csi_ub.nodevolumes import NodeVolumes
 from csi_ub.reasons import NotStaged
 from csi_ub.requests import one_capability, required
@@ -21,6 +22,7 @@ _CAPABILITIES = (
 class Node(csi_pb2_grpc.NodeServicer):
     def __init__(self, volumes: NodeVolumes) -> None:
         self._volumes = volumes
+        self._models = InlineModels(volumes)
 
     def NodeStageVolume(
         self, request: csi_pb2.NodeStageVolumeRequest, context: grpc.ServicerContext
@@ -43,6 +45,11 @@ class Node(csi_pb2_grpc.NodeServicer):
     ) -> csi_pb2.NodePublishVolumeResponse:
         required(volume_id=request.volume_id, target_path=request.target_path)
         capability = one_capability(request)
+        if request.volume_context.get(EPHEMERAL) == "true":
+            self._models.publish(
+                request.volume_id, model_named(request.volume_context), request.target_path, capability
+            )
+            return csi_pb2.NodePublishVolumeResponse()
         if not request.staging_target_path:
             raise NotStaged(f"volume {request.volume_id}: staging_target_path is missing, but volumes are staged here")
         self._volumes.publish(
@@ -59,7 +66,8 @@ class Node(csi_pb2_grpc.NodeServicer):
         self, request: csi_pb2.NodeUnpublishVolumeRequest, context: grpc.ServicerContext
     ) -> csi_pb2.NodeUnpublishVolumeResponse:
         required(volume_id=request.volume_id, target_path=request.target_path)
-        self._volumes.unpublish(request.volume_id, request.target_path)
+        if not self._models.unpublish(request.volume_id, request.target_path):
+            self._volumes.unpublish(request.volume_id, request.target_path)
         return csi_pb2.NodeUnpublishVolumeResponse()
 
     def NodeGetCapabilities(

@@ -7,14 +7,16 @@ import threading
 import time
 from pathlib import Path
 
+import grpc
 import pytest
 from ubproto.csi.v1 import csi_pb2 as csi
 
 from csi_ub.models import manifest
 from csi_ub.models.store import ModelStore
-from tests.csi_ub.driver import Driver, Mode, ubnode
+from tests.csi_ub.driver import Driver, Mode, capability, refused, ubnode
 from tests.csi_ub.pools import make_btrfs, unmount_below
 from ubhost.errors import Exhausted, HostFault, InvalidRequest, NotFound
+from ubhost.kernel import mountinfo
 
 MiB = 1 << 20
 
@@ -229,6 +231,66 @@ def test_a_running_pod_sees_a_switch_and_cannot_write(driver: Driver, tmp_path: 
     assert (wrong.returncode, wrong.stderr.count("\n")) == (1, 1)
     driver.create("plain")
     assert "not model" in ubnode(driver, "model", "list", "--volume", "plain").stderr
+
+
+def inline(driver: Driver, pod: str, model_name: str, **more: str) -> Path:
+    """Publish a model as kubelet does for a pod that names it in its manifest."""
+    target = driver.kubelet / "pods" / pod / "volumes/kubernetes.io~csi/model/mount"
+    target.parent.mkdir(parents=True, exist_ok=True)
+    attributes = {"model": model_name, "csi.storage.k8s.io/ephemeral": "true", "csi.storage.k8s.io/pod.name": pod}
+    driver.rpc.NodePublishVolume(
+        csi.NodePublishVolumeRequest(
+            volume_id=f"csi-{pod}",
+            target_path=str(target),
+            volume_capability=capability(Mode.SINGLE_NODE_WRITER),
+            volume_context={**attributes, **more},
+        )
+    )
+    return target
+
+
+def end(driver: Driver, pod: str, target: Path) -> None:
+    driver.rpc.NodeUnpublishVolume(csi.NodeUnpublishVolumeRequest(volume_id=f"csi-{pod}", target_path=str(target)))
+
+
+@pytest.mark.kernel
+def test_a_pod_gets_a_model_by_its_manifest_alone(driver: Driver, tmp_path: Path) -> None:
+    volume = driver.create("llm", mode=Mode.MULTI_NODE_READER_ONLY, parameters={"type": "model"})
+    pushed = ubnode(driver, "model", "push", str(model(tmp_path / "one", 1)), "--volume", "llm", "--switch")
+    assert pushed.returncode == 0, pushed.stderr
+    pods = [inline(driver, "pod1", "llm"), inline(driver, "pod2", volume.volume_id)]
+    assert inline(driver, "pod1", "llm") == pods[0]
+    assert len(mountinfo.at(mountinfo.read(), pods[0])) == 1
+    assert all((pod / "current/tokenizer/vocab.txt").read_text() == "vocabulary 1" for pod in pods)
+    with pytest.raises(OSError, match="Read-only"):
+        (pods[0] / "mine").touch()
+    with refused(grpc.StatusCode.FAILED_PRECONDITION, naming="in use"):
+        driver.delete(volume.volume_id)
+    driver.kill()
+    driver.restart()
+    end(driver, "pod1", pods[0])
+    end(driver, "pod1", pods[0])
+    assert (pods[1] / "current/tokenizer/vocab.txt").read_text() == "vocabulary 1"
+    end(driver, "pod2", pods[1])
+    assert not any(pod.exists() for pod in pods)
+    assert mountinfo.below(mountinfo.read(), driver.root.resolve()) == ()
+    driver.delete(volume.volume_id)
+
+
+@pytest.mark.kernel
+def test_what_a_pod_may_say_about_its_model_is_an_allow_list(driver: Driver) -> None:
+    plain = driver.create("plain")
+    for wrong, code, naming in (
+        ({"path": "/etc"}, grpc.StatusCode.INVALID_ARGUMENT, "path"),
+        ({"type": "filesystem"}, grpc.StatusCode.INVALID_ARGUMENT, "filesystem"),
+        ({"model": ""}, grpc.StatusCode.INVALID_ARGUMENT, "model is missing"),
+        ({"model": plain.volume_id}, grpc.StatusCode.INVALID_ARGUMENT, "not model"),
+        ({"model": "../../etc"}, grpc.StatusCode.NOT_FOUND, "etc"),
+        ({"model": "none"}, grpc.StatusCode.NOT_FOUND, "none"),
+    ):
+        with refused(code, naming=naming):
+            inline(driver, "pod1", wrong.pop("model", "llm"), **wrong)
+    assert mountinfo.below(mountinfo.read(), driver.root.resolve()) == ()
 
 
 @pytest.mark.kernel
