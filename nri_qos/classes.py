@@ -10,7 +10,7 @@ Source: design section 8; reference/nri.md sections 2.1 and 5 (C14).
 from dataclasses import dataclass
 
 from nri_qos.config import Config
-from nri_qos.model import NUMA_KEY, OWN_KEY, NumaPolicy, Pod, QosClass
+from nri_qos.model import NUMA_KEY, OWN_KEY, SCOPE_KEY, NumaPolicy, NumaScope, Pod, QosClass
 
 _STATIC = "kubernetes.io/config.source"
 _MIRROR = "kubernetes.io/config.mirror"
@@ -69,3 +69,12 @@ def numa_policy(pod: Pod, qos: QosClass, config: Config) -> tuple[NumaPolicy, tu
         return NumaPolicy(asked), ()
     except ValueError:
         return default, ((NUMA_KEY, asked),)
+
+
+def numa_scope(pod: Pod) -> tuple[NumaScope, tuple[tuple[str, str], ...]]:
+    """Return what the NUMA policy of a pod is about, and what it says that means nothing."""
+    asked = pod.says(SCOPE_KEY)
+    try:
+        return NumaScope(asked or NumaScope.CONTAINER.value), ()
+    except ValueError:
+        return NumaScope.CONTAINER, ((SCOPE_KEY, asked or ""),)

@@ -76,6 +76,7 @@ def _pod(metadata: Mapping[str, Any], spec: Mapping[str, Any]) -> Wanted:
     running = [*sidecars, *_parts(spec, "containers")]
     if not running:
         raise InvalidRequest(f"pod {namespace}/{name} has no containers")
+    made = [_container(uid, container) for container in (*starting, *running)]
     pod = Pod(
         id=uid,
         name=name,
@@ -84,8 +85,8 @@ def _pod(metadata: Mapping[str, Any], spec: Mapping[str, Any]) -> Wanted:
         labels={str(key): str(value) for key, value in _part(metadata.get("labels"), "labels").items()},
         annotations={str(key): str(value) for key, value in _part(metadata.get("annotations"), "annotations").items()},
         cgroup_parent=_cgroup_parent(uid, [*starting, *running]),
+        resources=_together([container.resources for container in made[len(starting) :]]),
     )
-    made = [_container(uid, container) for container in (*starting, *running)]
     return Wanted(pod, tuple(made[: len(starting)]), tuple(made[len(starting) :]))
 
 
@@ -113,6 +114,12 @@ def _container(pod_id: str, spec: Mapping[str, Any]) -> Container:
             memory_limit=int(memory_limit) if memory_limit else None,
         ),
     )
+
+
+def _together(resources: list[Resources]) -> Resources:
+    """Return what containers that run at the same time request."""
+    limits = [each.memory_limit or 0 for each in resources]
+    return Resources(sum(each.shares or 0 for each in resources), memory_limit=sum(limits) if all(limits) else None)
 
 
 def _amounts(spec: Mapping[str, Any], kind: str) -> dict[str, Decimal]:

@@ -21,6 +21,7 @@ def pod(message: nri_pb2.PodSandbox) -> Pod:
         labels=dict(message.labels),
         annotations=dict(message.annotations),
         cgroup_parent=message.linux.cgroup_parent,
+        resources=resources(message.linux.pod_resources),
     )
 
 

@@ -11,6 +11,7 @@ from ubhost.model import NumaNode
 
 OWN_KEY = "qos.unifiedbus.com/class"
 NUMA_KEY = "qos.unifiedbus.com/numa"
+SCOPE_KEY = "qos.unifiedbus.com/numa-scope"
 
 NO_REQUEST_SHARES = 2
 """What kubelet writes for a container that requests no CPU. Both of runc's formulas make weight 1 of it."""
@@ -41,6 +42,11 @@ class NumaPolicy(Enum):
     SINGLE_NUMA_NODE = "single-numa-node"
 
 
+class NumaScope(Enum):
+    CONTAINER = "container"
+    POD = "pod"
+
+
 @dataclass(frozen=True, slots=True)
 class Resources:
     """What a runtime was asked to give a container; ``None`` or "" where nothing was said."""
@@ -51,6 +57,11 @@ class Resources:
     cpus: str = ""
     mems: str = ""
     memory_limit: int | None = None  # bytes
+
+    @property
+    def requested(self) -> int:
+        """Thousandths of a CPU."""
+        return (self.shares or 0) * 1000 // 1024
 
     @property
     def whole_cpus(self) -> int | None:
@@ -76,6 +87,7 @@ class Pod:
     labels: Mapping[str, str] = field(default_factory=dict)
     annotations: Mapping[str, str] = field(default_factory=dict)
     cgroup_parent: str = ""
+    resources: Resources = Resources()  # of its containers together
 
     @property
     def key(self) -> str:
@@ -154,6 +166,7 @@ class Decision:
     cpus: frozenset[int] | None = None
     mems: frozenset[int] | None = None
     placement: Placement | None = None
+    pod: Placement | None = None  # what is reserved for the pod as a whole
 
     @property
     def is_empty(self) -> bool:

@@ -6,7 +6,7 @@ grown from each node to its nearest neighbours. (kubelet's own search of all 2^n
 Source: reference/nri.md section 4.3.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import combinations
 
@@ -40,16 +40,16 @@ def choose_nodes(machine: Machine, room: Room, cpus: int, memory: int, largest: 
             candidates: Iterable[tuple[NumaNode, ...]] = combinations(nodes, size)
         else:
             candidates = (tuple(sorted(near[node.id][:size], key=lambda member: member.id)) for node in nodes)
-        fits = [chosen for chosen in candidates if _has_room(chosen, room, cpus, memory)]
+        fits = [chosen for chosen in candidates if has_room([node.id for node in chosen], room, cpus, memory)]
         if fits:
             return frozenset(node.id for node in min(fits, key=lambda chosen: _cost(chosen, room)))
     return frozenset()
 
 
-def _has_room(chosen: tuple[NumaNode, ...], room: Room, cpus: int, memory: int) -> bool:
+def has_room(nodes: Collection[int], room: Room, cpus: int, memory: int) -> bool:
     return (
-        sum(room.cpus[node.id] for node in chosen) >= cpus
-        and sum(room.memory.get(node.id, 0) for node in chosen) >= memory
+        sum(room.cpus.get(node, 0) for node in nodes) >= cpus
+        and sum(room.memory.get(node, 0) for node in nodes) >= memory
     )
 
 

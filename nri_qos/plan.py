@@ -11,46 +11,18 @@ that set the same field make the runtime refuse the container.
 Source: design section 8; reference/nri.md sections 1.8, 4 and 5 (C2, C17, E8, E13).
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import ceil
 
-from nri_qos import classes, cpulist, placement
-from nri_qos.classes import Classified
+from nri_qos import binding, classes, cpulist, placement
 from nri_qos.config import Failure
 from nri_qos.model import NO_REQUEST_SHARES, Container, Decision, NumaPolicy, Placement, Pod, QosClass
 from nri_qos.placement import Room
-from nri_qos.pools import Key, Node, Occupied
+from nri_qos.pools import Node
+from nri_qos.request import Request
 from ubhost.errors import Exhausted, InvalidRequest
 
 GUARANTEED_OOM_SCORE = -997
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """One container to be created, and its pod."""
-
-    pod: Pod
-    container: Container
-    classified: Classified
-    device_nodes: frozenset[int] = frozenset()  # NUMA nodes of its devices
-
-    @property
-    def key(self) -> Key:
-        return self.pod.key, self.container.name
-
-    @property
-    def label(self) -> str:
-        return f"container {self.container.name} of pod {self.pod.namespace}/{self.pod.name}"
-
-    @property
-    def memory(self) -> int:
-        """Bytes to have room for on the nodes it is bound to; 0 if it has no limit."""
-        return self.container.resources.memory_limit or 0
-
-    @property
-    def cpus(self) -> int:
-        """Thousandths of a CPU that it requests."""
-        return (self.container.resources.shares or 0) * 1000 // 1024
 
 
 def plan_create(request: Request, node: Node) -> Decision:
@@ -132,7 +104,8 @@ def _beside(request: Request, policy: NumaPolicy, node: Node) -> Decision:
     except InvalidRequest:
         return Decision(request.classified.qos, ())  # the runtime will say what is wrong with them
     nodes = None if policy is NumaPolicy.NONE else node.machine.nodes_of(cpus) or None
-    return _bound(request, cpus, nodes, node.room(cpus, {request.key}), node, exclusive=False)
+    room = node.room(cpus, binding.own_keys(request, policy, node))
+    return _bound(request, policy, cpus, nodes, room, node)
 
 
 def _exclusive(request: Request, count: int, policy: NumaPolicy, node: Node) -> Decision | None:
@@ -142,7 +115,7 @@ def _exclusive(request: Request, count: int, policy: NumaPolicy, node: Node) -> 
     ours = {request.key, *lent}
     taken = node.occupied.foreign.union(*(place.exclusive for key, place in held.items() if key not in ours))
     free = node.pool - taken
-    room = node.room(free, ours, request.device_nodes)
+    room = node.room(free, ours | binding.own_keys(request, policy, node), request.device_nodes)
     before = [held[key].exclusive for key in (request.key, *sorted(lent)) if key in held]
     stay = next(
         (cpus for cpus in before if len(cpus) == count and cpus <= free and _may_stay(policy, node, cpus)), None
@@ -152,13 +125,13 @@ def _exclusive(request: Request, count: int, policy: NumaPolicy, node: Node) -> 
         cpus = stay
         nodes = None if policy is NumaPolicy.NONE else node.machine.nodes_of(stay)
     else:
-        nodes = _choose(request, policy, room, count * 1000, node)
+        nodes = binding.choose(request, policy, room, count * 1000, node)
         within = free if nodes is None else free & node.cpus_of(nodes)
         cpus = placement.take_cpus(node.machine, within, count, preferred=frozenset[int]().union(*before))
     left = node.pool - taken - node.machine.cores(cpus)
     if not cpus or len(left) < max(1, ceil(node.config.floor)):
         return None
-    return _bound(request, cpus, nodes, room, node, exclusive=True)
+    return _bound(request, policy, cpus, nodes, room, node, exclusive=True)
 
 
 def _may_stay(policy: NumaPolicy, node: Node, cpus: frozenset[int]) -> bool:
@@ -166,18 +139,27 @@ def _may_stay(policy: NumaPolicy, node: Node, cpus: frozenset[int]) -> bool:
 
 
 def _shared(request: Request, policy: NumaPolicy, node: Node) -> Decision:
-    room = node.room(node.shared, {request.key}, request.device_nodes)
-    nodes = _choose(request, policy, room, max(request.cpus, 1), node)
+    room = node.room(node.shared, binding.own_keys(request, policy, node), request.device_nodes)
+    nodes = binding.choose(request, policy, room, request.cpus, node)
     cpus = node.shared if nodes is None else node.shared & node.cpus_of(nodes) or node.shared
-    return _bound(request, cpus, nodes, room, node, exclusive=False)
+    return _bound(request, policy, cpus, nodes, room, node)
 
 
 def _bound(
-    request: Request, cpus: frozenset[int], nodes: frozenset[int] | None, room: Room, node: Node, *, exclusive: bool
+    request: Request,
+    policy: NumaPolicy,
+    cpus: frozenset[int],
+    nodes: frozenset[int] | None,
+    room: Room,
+    node: Node,
+    *,
+    exclusive: bool = False,
 ) -> Decision:
-    mems = node.local if nodes is None else _widened(nodes & node.local, request.memory, room, node)
+    pod = binding.need_of_pod(request, node) if nodes is not None and binding.is_whole(request, policy) else None
+    memory = request.memory if pod is None else pod.memory
+    mems = node.local if nodes is None else binding.widened(nodes & node.local, memory, room, node)
     what = "CPUs of its own" if exclusive else "CPUs shared by online work"
-    where = "local memory" if nodes is None else "memory near its CPUs"
+    where = "local memory" if nodes is None else "memory near its CPUs" if pod is None else "where its pod is"
     place = Placement(
         exclusive=cpus if exclusive else frozenset(),
         nodes=None if nodes is None else mems,
@@ -190,42 +172,8 @@ def _bound(
         cpus=cpus,
         mems=mems,
         placement=place,
+        pod=None if pod is None else binding.of_pod(pod, mems, request, node),
     )
-
-
-def _choose(request: Request, policy: NumaPolicy, room: Room, cpus: int, node: Node) -> frozenset[int] | None:
-    """Return the NUMA nodes to bind to, or ``None`` for no binding. ``cpus`` in thousandths."""
-    machine = node.machine
-    if policy is NumaPolicy.NONE:
-        return None
-    if policy is NumaPolicy.BEST_EFFORT:
-        chosen = placement.choose_nodes(machine, room, cpus, request.memory)
-        return chosen or placement.choose_nodes(machine, room, cpus, 0) or None
-    largest = 1
-    if policy is NumaPolicy.RESTRICTED:  # no more nodes than it would need on an empty machine
-        empty = Node(machine, node.config, Occupied())
-        largest = len(placement.choose_nodes(machine, empty.room(empty.pool, ()), cpus, request.memory)) or 1
-    nodes = placement.choose_nodes(machine, room, cpus, request.memory, largest)
-    if not nodes:
-        where = "one NUMA node has" if largest == 1 else f"{largest} NUMA nodes have"
-        raise Exhausted(
-            f"{request.label} asks for NUMA policy {policy.value}, but no {where} {cpus / 1000:g} CPUs and "
-            f"{request.memory} bytes of memory left"
-        )
-    return nodes
-
-
-def _widened(nodes: frozenset[int], memory: int, room: Room, node: Node) -> frozenset[int]:
-    """Return ``nodes``, and the nearest others if the memory does not fit: a full bound node is an OOM kill."""
-    chosen = set(nodes)
-    bound = [member for member in node.machine.nodes if member.id in nodes]
-    others = [other for other in node.machine.nodes if other.id in node.local - nodes]
-    others.sort(key=lambda other: (min((placement.distance(a, other) for a in bound), default=0), other.id))
-    for other in others:
-        if chosen and sum(room.memory.get(member, 0) for member in chosen) >= memory:
-            break
-        chosen.add(other.id)
-    return frozenset(chosen)
 
 
 def _respect(decision: Decision, container: Container) -> Decision:

@@ -4,7 +4,7 @@ Source: design section 8; reference/nri.md sections 2.3, 4.3 and 4.5.
 """
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from nri_qos import placement
@@ -14,6 +14,9 @@ from nri_qos.placement import Room
 
 Key = tuple[str, str]
 """Pod key and container name: what a container keeps over a restart."""
+
+WHOLE = ""
+"""In place of a container's name: what is reserved for a pod as a whole."""
 
 UNKNOWN = 1 << 62  # bytes, where the host does not tell: memory is no criterion then
 
@@ -91,6 +94,25 @@ class Node:
         """Nodes whose memory offline work may use."""
         return self.local | (self.remote & self.with_memory if self.config.offline_remote else frozenset())
 
+    @cached_property
+    def _reserved(self) -> Mapping[Key, Placement]:
+        """What is reserved, nothing of it twice: a pod's containers take theirs from what the pod has as a whole."""
+        placements = self.occupied.placements
+        left = {key[0]: place.cpus for key, place in placements.items() if key[1] == WHOLE}
+        if not left:
+            return placements
+        for (pod, _), place in placements.items():
+            if pod in left:
+                left[pod] -= 1000 * len(place.exclusive)
+        return {
+            key: replace(place, cpus=max(left[key[0]], 0))
+            if key[1] == WHOLE
+            else replace(place, cpus=0, memory=0)
+            if key[0] in left
+            else place
+            for key, place in placements.items()
+        }
+
     def cpus_of(self, nodes: frozenset[int]) -> frozenset[int]:
         return frozenset(cpu for node in self.machine.nodes if node.id in nodes for cpu in node.cpus)
 
@@ -102,7 +124,7 @@ class Node:
         memory = dict.fromkeys(self.local, 0)
         cpus: dict[int, int] = {}
         load: dict[int, tuple[int, int]] = {}
-        for place in (place for other, place in self.occupied.placements.items() if other not in without):
+        for place in (place for key, place in self._reserved.items() if key not in without):
             nodes = place.nodes or frozenset()
             for node in nodes:
                 memory[node] = memory.get(node, 0) + place.memory // len(nodes)

@@ -13,13 +13,14 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import chain
 
 from nri_qos import classes, cpulist, plan
 from nri_qos.classes import Classified
 from nri_qos.config import Config
 from nri_qos.model import Container, Decision, Machine, NumaPolicy, Placement, Pod, QosClass, Resources, State
-from nri_qos.plan import Request
 from nri_qos.pools import Key, Node, Occupied
+from nri_qos.request import Request
 from ubhost.errors import Busy, Exhausted, HostFault, InvalidRequest
 
 
@@ -109,7 +110,8 @@ class World:
             self.counts["class_changes_ignored",] += 1
             classified = known.classified
         if known is None:
-            for key, _ in (*classified.invalid, *classes.numa_policy(pod, classified.qos, self.config)[1]):
+            numa = classes.numa_policy(pod, classified.qos, self.config)[1], classes.numa_scope(pod)[1]
+            for key, _ in chain(classified.invalid, *numa):
                 self.counts["invalid_values", key] += 1
         self.sandboxes[pod.id] = Sandbox(pod, classified)
         return self.sandboxes[pod.id]
@@ -143,6 +145,8 @@ class World:
             self.placements[request.key] = decision.placement
         else:
             self.placements.pop(request.key, None)
+        if decision.pod is not None:
+            self.placements[request.whole] = decision.pod
         return decision
 
     def update(self, pod: Pod | None, container: Container, wanted: Resources) -> Decision | None:

@@ -12,8 +12,9 @@ from nri_qos.classes import classify
 from nri_qos.config import Config, Failure
 from nri_qos.model import NUMA_KEY, OWN_KEY, Container, Decision, Machine, Placement, Pod, QosClass, Resources
 from nri_qos.placement import Room, choose_nodes, take_cpus
-from nri_qos.plan import Request, plan_create
+from nri_qos.plan import plan_create
 from nri_qos.pools import Node, Occupied
+from nri_qos.request import Request
 from tests.nri_qos import nodes
 from tests.nri_qos.nodes import GIB
 from ubhost.errors import Exhausted
