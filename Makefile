@@ -35,7 +35,7 @@ conformance:    ## csi-sanity against every kind of pool (as root, needs Go)
 consistency:    ## do volumes keep their promise? three nodes, kills, pulled cables, controls that must fail (as root, 2 min)
 	@packaging/setup test && packaging/in-namespaces sh -c '$(PY) -m tests.csi_ub.consistency && $(PY) -m tests.csi_ub.consistency.eventual'
 
-bench-csi:      ## calls of ub-csi, and bytes through strong volumes against a raw disk (as root, 1 min)
+bench-csi:      ## calls of ub-csi, and bytes through volumes and models against a raw disk (as root, 2 min)
 	@packaging/setup test && packaging/in-namespaces $(PY) -m bench.csi
 
 build:          ## dist/ub-node/: the five executables, one bundle

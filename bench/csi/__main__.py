@@ -1,31 +1,40 @@
-"""``make bench-csi``: calls of the driver against the mount program, and bytes through a strong volume against a disk.
+"""``make bench-csi``: calls of the driver against the mount program, bytes through volumes and models against a disk.
 
-usage: python -m bench.csi [--calls N] [--megabytes M]
+usage: python -m bench.csi [--calls N] [--megabytes M] [--model-megabytes M]
 
-As root. Prints two tables; the last line is ``ratio`` of the median NodePublish to what the Go reference driver spends
-on it at least: one run of mount(8), measured in the same run. All figures are of this machine, with nodes simulated
+As root. Prints three tables; the last line is ``ratio`` of the median NodePublish to what the Go reference driver
+spends on it at least: one run of mount(8), measured in the same run. All figures are of this machine, with nodes simulated
 by network namespaces: they are not UB figures.
 """
 
 import argparse
 import os
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
+import grpc
 from ubproto.csi.v1 import csi_pb2 as csi
 
+from bench.csi import models
 from tests.csi_ub import netns
 from tests.csi_ub.driver import Driver
 from tests.csi_ub.pools import unmount_below
 
 MiB = 1 << 20
+_KINDS: tuple[tuple[str, str, int], ...] = (  # and the node that uses it: the owner, or another
+    ("strong", "bind", 0),
+    ("strong", "glusterfs", 1),
+    ("eventual", "syncthing", 1),
+)
+_NEEDS = {"glusterfs": "glusterfsd", "syncthing": "syncthing"}
 
 
 class Times:
@@ -120,8 +129,8 @@ def throughput(path: Path, megabytes: int) -> dict[str, float]:
     return found
 
 
-def strong(folder: Path, megabytes: int) -> dict[str, dict[str, float]]:
-    """Measure the raw disk, a volume on its only node, and a volume of another node."""
+def volumes(folder: Path, megabytes: int) -> dict[str, dict[str, float]]:
+    """Measure the raw disk, a volume on its only node, and volumes of another node."""
     found = {}
     (folder / "raw").mkdir()
     found["raw disk"] = throughput(folder / "raw", megabytes)
@@ -133,28 +142,49 @@ def strong(folder: Path, megabytes: int) -> dict[str, dict[str, float]]:
         ]
         for node in nodes:
             stack.callback(node.stop)
-        for engine, node in (("bind", nodes[0]), ("glusterfs", nodes[1])):
-            if engine == "glusterfs" and not shutil.which("glusterfsd"):
+        for consistency, engine, node in _KINDS:
+            if not shutil.which(_NEEDS.get(engine, "true")):
                 continue
-            volume = nodes[0].create(f"bench-{engine}", parameters={"engine": engine})
-            node.stage(volume)
-            found[f"strong, engine {engine}"] = throughput(node.publish(volume), megabytes)
-            node.unpublish(volume)
-            node.unstage(volume)
-            nodes[0].delete(volume.volume_id)
+            parameters = {"engine": engine, "consistency": consistency}
+            volume = nodes[0].create(f"bench-{engine}", parameters=parameters)
+            _stage(nodes[node], volume)
+            found[f"{consistency}, engine {engine}"] = throughput(nodes[node].publish(volume), megabytes)
+            nodes[node].unpublish(volume)
+            nodes[node].unstage(volume)
+            if consistency == "strong":
+                nodes[0].delete(volume.volume_id)
+        stack.callback(_end_syncthing, nodes)
     return found
+
+
+def _stage(node: Driver, volume: csi.Volume) -> None:
+    for _ in range(5):
+        with suppress(grpc.RpcError):  # the first copy of an eventual volume takes a while; a cluster asks again
+            node.stage(volume)
+            return
+    node.stage(volume)
+
+
+def _end_syncthing(nodes: list[Driver]) -> None:
+    """End the daemons, which outlive a driver on purpose."""
+    for node in nodes:
+        with suppress(OSError):
+            os.kill(int((node.root / "run/ub-node/syncthing/pid").read_text()), signal.SIGKILL)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="bench.csi", description=__doc__)
     parser.add_argument("--calls", type=int, default=300, help="volumes to take through their life (300)")
     parser.add_argument("--megabytes", type=int, default=256, help="size of the file read and written (256)")
+    parser.add_argument("--model-megabytes", type=int, default=2048, help="size of the model (2048)")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="ub-bench-csi-") as name:
         folder = Path(name)
         try:
             times = calls(folder, arguments.calls)
-            rates = strong(folder, arguments.megabytes)
+            rates = volumes(folder, arguments.megabytes)
+            (folder / "models").mkdir()
+            model = models.measure(folder / "models", arguments.model_megabytes)
         finally:
             unmount_below(folder)
     print(f"{'call (stand-in node)':<28} {'calls':>6} {'p50 ms':>9} {'p99 ms':>9}")
@@ -164,6 +194,7 @@ def main() -> int:
     print(f"\n{'volume (stand-in nodes)':<28} " + " ".join(f"{column:>20}" for column in raw))
     for name, row in rates.items():
         print(f"{name:<28} " + " ".join(f"{row[each]:>12.0f} ({row[each] / raw[each]:4.2f})" for each in raw))
+    print("", *model.lines(), sep="\n")
     print(f"\nratio {times.median('NodePublishVolume') / times.median('mount(8) --bind'):.2f}")
     return 0
 
