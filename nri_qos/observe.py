@@ -3,17 +3,17 @@
 Missing attributes are tolerated where a kernel or a virtual machine leaves them out: no NUMA is one node, no
 topology is one thread a core.
 
-Source: Linux Documentation/ABI/stable/sysfs-devices-node, Documentation/ABI/stable/sysfs-devices-system-cpu;
-reference/nri.md section 4.3.
+Source: Linux Documentation/ABI/stable/sysfs-devices-system-cpu; reference/nri.md section 4.3.
 """
 
-from collections.abc import Mapping
 from pathlib import Path
 
 from nri_qos import cpulist
 from nri_qos.model import Machine
 from ubhost.errors import HostFault, InvalidRequest
 from ubhost.model import NumaNode
+from ubhost.sysfs.attributes import Folder
+from ubhost.sysfs.numa import read_numa
 
 
 def read_machine(sys: Path, previous: Machine | None = None) -> Machine:
@@ -23,7 +23,7 @@ def read_machine(sys: Path, previous: Machine | None = None) -> Machine:
         HostFault: the online CPUs cannot be told, or a file says something that is no list of ids.
     """
     folder = sys / "devices/system/cpu"
-    nodes = _read_nodes(sys / "devices/system/node")
+    nodes = read_numa(Folder(sys / "devices/system/node"), with_hugepages=False, cache_is_free=True)
     online = _ids(folder / "online")
     if online is None:
         online = frozenset(cpu for node in nodes for cpu in node.cpus)
@@ -37,43 +37,6 @@ def read_machine(sys: Path, previous: Machine | None = None) -> Machine:
         siblings = {cpu: _siblings(folder, cpu) for cpu in sorted(online)}
         caches = {cpu: _cache(folder, cpu) for cpu in sorted(online)}
     return Machine(online, nodes, siblings, caches, _ids(folder / "isolated") or frozenset())
-
-
-def _read_nodes(folder: Path) -> tuple[NumaNode, ...]:
-    present = _ids(folder / "online")
-    if present is None:
-        return ()
-    order = sorted(present)
-    return tuple(_read_node(folder / f"node{node}", node, order) for node in order)
-
-
-def _read_node(folder: Path, node: int, order: list[int]) -> NumaNode:
-    distances = (_text(folder / "distance") or "").split()
-    meminfo = _meminfo(folder / "meminfo")
-    return NumaNode(
-        id=node,
-        cpus=tuple(sorted(_ids(folder / "cpulist") or ())),
-        memory_total=meminfo.get("MemTotal"),
-        memory_free=_reclaimable(meminfo),
-        distances={other: int(far) for other, far in zip(order, distances, strict=False) if far.isdigit()},
-    )
-
-
-def _reclaimable(meminfo: Mapping[str, int]) -> int | None:
-    """Return the bytes that a new container could get: free, or cache that the kernel would drop for it."""
-    if "MemFree" not in meminfo:
-        return None
-    return sum(meminfo.get(key, 0) for key in ("MemFree", "Inactive(file)", "SReclaimable"))
-
-
-def _meminfo(path: Path) -> dict[str, int]:
-    """Read lines such as ``Node 0 MemFree:  123 kB`` into bytes."""
-    values = {}
-    for line in (_text(path) or "").splitlines():
-        words = line.split()
-        if len(words) >= 4 and words[3].isdigit():
-            values[words[2].rstrip(":")] = int(words[3]) * (1024 if words[-1] == "kB" else 1)
-    return values
 
 
 def _siblings(folder: Path, cpu: int) -> frozenset[int]:

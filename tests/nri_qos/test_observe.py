@@ -88,3 +88,31 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     path.mkdir()
     with pytest.raises(HostFault, match=str(path)):
         read_machine(tmp_path / "sys")
+
+
+def test_nodes_that_come_and_go_between_two_reads_keep_their_own_distances(tmp_path: Path) -> None:
+    nodes.write(nodes.machine("0-3", "4-7", remote=1), tmp_path)
+    folder = tmp_path / "sys/devices/system/node"
+    (folder / "online").write_text("0,2\n")  # taken off line, its files not gone yet
+    assert [(n.id, n.distances[2]) for n in read_machine(tmp_path / "sys").nodes] == [(0, 80), (2, 10)]
+    (folder / "online").write_text("0-3\n")  # on line, no files yet; the others tell of it
+    for number, line in enumerate(("10 21 80 99", "21 10 80 99", "80 80 10 99")):
+        (folder / f"node{number}/distance").write_text(f"{line}\n")
+    assert [(n.id, n.distances[3]) for n in read_machine(tmp_path / "sys").nodes] == [(0, 99), (1, 99), (2, 99)]
+
+
+def test_sparse_ids_and_asymmetric_distances_are_read_as_they_are(tmp_path: Path) -> None:
+    nodes.write(nodes.machine("0-3"), tmp_path)
+    folder = tmp_path / "sys/devices/system/node"
+    (folder / "online").write_text("0,8,254\n")
+    (folder / "node0/distance").write_text("10 20 80\n")
+    for number, line in ((8, "40 10 80"), (254, "80 90 10")):
+        (folder / f"node{number}").mkdir()
+        (folder / f"node{number}/distance").write_text(f"{line}\n")
+        (folder / f"node{number}/cpulist").write_text("\n")
+    found = read_machine(tmp_path / "sys")
+    assert [(node.id, node.distances) for node in found.nodes] == [
+        (0, {0: 10, 8: 20, 254: 80}),
+        (8, {0: 40, 8: 10, 254: 80}),
+        (254, {0: 80, 8: 90, 254: 10}),
+    ]

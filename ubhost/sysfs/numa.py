@@ -3,6 +3,8 @@
 Source: Linux Documentation/admin-guide/mm/numaperf.rst, Documentation/ABI/stable/sysfs-devices-node.
 """
 
+from collections.abc import Mapping
+
 from ubhost.model import HugePages, NumaNode
 from ubhost.sysfs.attributes import Folder, Unreadable
 
@@ -10,15 +12,36 @@ MAX_NODES = 1024
 MAX_CPUS = 8192
 
 
-def read_numa(folder: Folder) -> tuple[NumaNode, ...]:
+def read_numa(folder: Folder, *, with_hugepages: bool = True, cache_is_free: bool = False) -> tuple[NumaNode, ...]:
     """Return every node that is on line, by id.
+
+    Args:
+        folder: of the nodes.
+        with_hugepages: read their huge pages, too.
+        cache_is_free: ``memory_free`` counts what the kernel would drop for a new container.
 
     Raises:
         Unreadable: an attribute makes no sense.
     """
-    nodes = folder.numbered("node", MAX_NODES)
-    ids = [id_ for id_, _ in nodes]
-    return tuple(_node(id_, node, ids) for id_, node in nodes)
+    nodes = dict(folder.numbered("node", MAX_NODES))
+    online = _list(folder, "online")
+    orders = (list(nodes), list(nodes) if online is None else list(online))  # a node comes or goes while we look
+    made = []
+    for id_, node in nodes.items():
+        if online is not None and id_ not in online:
+            continue
+        memory = _memory(node)
+        made.append(
+            NumaNode(
+                id=id_,
+                cpus=_list(node, "cpulist") or (),
+                memory_total=memory.get("MemTotal"),
+                memory_free=_free(memory, cache_is_free=cache_is_free),
+                distances=_distances(node, orders),
+                hugepages=tuple(_hugepages(node / "hugepages")) if with_hugepages else (),
+            )
+        )
+    return tuple(made)
 
 
 def parse_cpulist(text: str) -> tuple[int, ...]:
@@ -39,34 +62,30 @@ def parse_cpulist(text: str) -> tuple[int, ...]:
     return tuple(sorted(cpus))
 
 
-def _node(id_: int, folder: Folder, ids: list[int]) -> NumaNode:
-    memory = _memory(folder)
-    return NumaNode(
-        id=id_,
-        cpus=_cpus(folder),
-        memory_total=memory.get("MemTotal"),
-        memory_free=memory.get("MemFree"),
-        distances=_distances(folder, ids),
-        hugepages=tuple(_hugepages(folder / "hugepages")),
-    )
-
-
-def _cpus(folder: Folder) -> tuple[int, ...]:
+def _list(folder: Folder, name: str) -> tuple[int, ...] | None:
+    text = folder.text(name)
     try:
-        return parse_cpulist(folder.text("cpulist") or "")
+        return None if text is None else parse_cpulist(text)
     except ValueError as error:
-        raise Unreadable(f"{folder.path}/cpulist: {error}") from error
+        raise Unreadable(f"{folder.path}/{name}: {error}") from error
 
 
-def _distances(folder: Folder, ids: list[int]) -> dict[int, int]:
+def _distances(folder: Folder, orders: tuple[list[int], list[int]]) -> dict[int, int]:
     """The kernel prints one number for each node that is on line, in order."""
     text = folder.text("distance")
     if text is None:
         return {}
     numbers = text.split()
-    if len(numbers) != len(ids) or not all(n.isascii() and n.isdigit() and len(n) < 6 for n in numbers):
-        raise Unreadable(f"{folder.path}/distance: {text[:80]!r} makes no sense: expected {len(ids)} distances")
+    ids = next((order for order in orders if len(order) == len(numbers)), None)
+    if ids is None or not all(n.isascii() and n.isdigit() and len(n) < 6 for n in numbers):
+        raise Unreadable(f"{folder.path}/distance: {text[:80]!r} makes no sense: expected {len(orders[0])} distances")
     return dict(zip(ids, map(int, numbers), strict=True))
+
+
+def _free(memory: Mapping[str, int], *, cache_is_free: bool) -> int | None:
+    if "MemFree" not in memory or not cache_is_free:
+        return memory.get("MemFree")
+    return sum(memory.get(key, 0) for key in ("MemFree", "Inactive(file)", "SReclaimable"))
 
 
 def _memory(folder: Folder) -> dict[str, int]:
