@@ -3,8 +3,8 @@
 usage: python -m bench.csi [--calls N] [--megabytes M] [--model-megabytes M]
 
 As root. Prints three tables; the last line is ``ratio`` of the median NodePublish to what the Go reference driver
-spends on it at least: one run of mount(8), measured in the same run. All figures are of this machine, with nodes simulated
-by network namespaces: they are not UB figures.
+spends on it at least: one run of mount(8), measured in the same run. All figures are of this machine, with nodes
+simulated by network namespaces: they are not UB figures.
 """
 
 import argparse
@@ -142,15 +142,15 @@ def volumes(folder: Path, megabytes: int) -> dict[str, dict[str, float]]:
         ]
         for node in nodes:
             stack.callback(node.stop)
-        for consistency, engine, node in _KINDS:
+        for consistency, engine, place in _KINDS:
             if not shutil.which(_NEEDS.get(engine, "true")):
                 continue
             parameters = {"engine": engine, "consistency": consistency}
             volume = nodes[0].create(f"bench-{engine}", parameters=parameters)
-            _stage(nodes[node], volume)
-            found[f"{consistency}, engine {engine}"] = throughput(nodes[node].publish(volume), megabytes)
-            nodes[node].unpublish(volume)
-            nodes[node].unstage(volume)
+            _stage(nodes[place], volume)
+            found[f"{consistency}, engine {engine}"] = throughput(nodes[place].publish(volume), megabytes)
+            nodes[place].unpublish(volume)
+            nodes[place].unstage(volume)
             if consistency == "strong":
                 nodes[0].delete(volume.volume_id)
         stack.callback(_end_syncthing, nodes)
