@@ -14,8 +14,8 @@ pytestmark = pytest.mark.binary
 COMPRESSED_LIMIT = 60 * 2**20  # bytes
 
 
-def test_the_five_executables_lie_side_by_side_over_one_internal_folder(bundle: Path) -> None:
-    assert sorted(entry.name for entry in bundle.iterdir()) == sorted([*PROGRAMS, "_internal"])
+def test_the_five_executables_lie_side_by_side_over_their_folders(bundle: Path) -> None:
+    assert sorted(entry.name for entry in bundle.iterdir()) == sorted([*PROGRAMS, "_internal", "_shim"])
 
 
 def test_the_bundle_is_small_enough_to_ship(bundle: Path, tmp_path: Path) -> None:

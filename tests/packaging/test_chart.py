@@ -41,6 +41,14 @@ EVERYTHING = (
     "csi.config.pools[0].name=fast",
     "csi.config.pools[0].path=/data/ub",
 )
+CONTROLLER = (
+    SNAPSHOTTER,
+    "csi.controller.enabled=true",
+    "csi.config.peers[0].node=a",
+    "csi.config.peers[0].address=192.0.2.1",
+    "csi.peerKeySecret=ub-peers",
+)
+FENCED = (*CONTROLLER, "csi.config.fencing=true")
 Manifest = dict[str, Any]
 Render = Callable[..., list[Manifest]]
 
@@ -82,8 +90,9 @@ def of_kind(manifests: list[Manifest], kind: str) -> dict[str, Manifest]:
 
 
 def pods(manifests: list[Manifest]) -> dict[str, Manifest]:
-    """Name of each DaemonSet -> the spec of its pods."""
-    return {name: manifest["spec"]["template"]["spec"] for name, manifest in of_kind(manifests, "DaemonSet").items()}
+    """Name of each DaemonSet and Deployment -> the spec of its pods."""
+    sets = of_kind(manifests, "DaemonSet") | of_kind(manifests, "Deployment")
+    return {name: manifest["spec"]["template"]["spec"] for name, manifest in sets.items()}
 
 
 def containers(manifests: list[Manifest]) -> Iterator[Manifest]:
@@ -119,7 +128,7 @@ def conforms() -> Callable[[str], subprocess.CompletedProcess[str]]:
     return conforms
 
 
-@pytest.mark.parametrize("settings", [(), EVERYTHING, ("cleanup=true",)])
+@pytest.mark.parametrize("settings", [(), EVERYTHING, FENCED, ("cleanup=true",)])
 def test_every_manifest_is_valid_for_the_kubernetes_api(
     helm: str, conforms: Callable[[str], subprocess.CompletedProcess[str]], settings: tuple[str, ...]
 ) -> None:
@@ -157,7 +166,7 @@ def test_the_executables_accept_their_arguments(render: Render) -> None:
     assert install.node_root == uninstall.node_root == Path("/host")
 
 
-@pytest.mark.parametrize("settings", [EVERYTHING, ("cleanup=true",)])
+@pytest.mark.parametrize("settings", [EVERYTHING, FENCED, ("cleanup=true",)])
 def test_every_mount_has_its_volume_and_every_volume_its_mount(render: Render, settings: tuple[str, ...]) -> None:
     for name, pod in pods(render(*settings)).items():
         every = [*pod.get("initContainers", ()), *pod["containers"]]
@@ -166,7 +175,7 @@ def test_every_mount_has_its_volume_and_every_volume_its_mount(render: Render, s
 
 
 def test_every_container_has_bounds_and_a_pinned_image_and_writes_nothing_of_its_own(render: Render) -> None:
-    for found in containers(render(*EVERYTHING)):
+    for found in [*containers(render(*EVERYTHING)), *containers(render(*FENCED))]:
         assert found["resources"]["requests"]
         assert found["resources"]["limits"]["memory"]
         assert found["image"].rpartition(":")[2] not in ("", "latest")
@@ -282,7 +291,7 @@ def test_who_needs_no_api_server_has_no_token(render: Render) -> None:
 
 
 def test_no_role_may_do_everything_or_read_secrets(render: Render) -> None:
-    manifests = render(*EVERYTHING)
+    manifests = [*render(*EVERYTHING), *render(*FENCED)]
     for role in [*of_kind(manifests, "ClusterRole").values(), *of_kind(manifests, "Role").values()]:
         for rule in role["rules"]:
             assert "*" not in [*rule["verbs"], *rule["resources"], *rule["apiGroups"]]
@@ -298,6 +307,49 @@ def test_the_driver_object_says_what_the_driver_does(render: Render) -> None:
         "seLinuxMount": False,
     }
     assert wanted.items() <= spec.items()
+
+
+def test_the_controller_needs_peers_to_hand_calls_to(helm: str) -> None:
+    with pytest.raises(subprocess.CalledProcessError) as refused:
+        render_text(helm, "csi.controller.enabled=true")
+    assert "needs csi.config.peers" in refused.value.stderr
+
+
+def test_the_controller_has_one_of_each_sidecar_that_a_cluster_has_once(render: Render) -> None:
+    manifests = render(*FENCED)
+    specs = pods(manifests)
+    node, controller = specs["ub-ub-node-csi"], specs["ub-ub-node-csi-controller"]
+    assert [one["name"] for one in node["containers"]] == ["csi", "registrar", "livenessprobe", "provisioner"]
+    by_name = {one["name"]: one for one in controller["containers"]}
+    assert by_name.keys() == {"csi", "livenessprobe", "resizer", "snapshotter", "attacher"}
+    for name in ("resizer", "snapshotter", "attacher"):
+        assert "--leader-election" in by_name[name]["args"]
+    assert csi_parser().parse_args(by_name["csi"]["args"]).mode == "controller"
+    assert not any(one["securityContext"].get("privileged") for one in controller["containers"])
+    assert not any("hostPath" in volume for volume in controller["volumes"])
+    assert of_kind(manifests, "CSIDriver")["csi-ub.unifiedbus.com"]["spec"]["attachRequired"] is True
+    assert all(one["allowVolumeExpansion"] for one in of_kind(manifests, "StorageClass").values())
+
+
+def test_the_controller_knows_the_peers_and_opens_no_port_of_a_node(render: Render) -> None:
+    text = of_kind(render(*CONTROLLER), "ConfigMap")["ub-ub-node-csi-controller"]["data"]["csi.yaml"]
+    settings = config.convert(yaml.safe_load(text), CsiConfig, where="csi")
+    assert [peer.node for peer in settings.peers] == ["a"]
+    assert settings.metrics_address is None
+
+
+def test_an_account_may_what_its_sidecars_need_and_no_other(render: Render) -> None:
+    bound = {
+        binding["roleRef"]["name"].removeprefix("ub-ub-node-csi-"): binding["subjects"][0]["name"]
+        for binding in of_kind(render(*FENCED), "ClusterRoleBinding").values()
+    }
+    controller = "ub-ub-node-csi-controller"
+    assert bound == {
+        "provisioner": "ub-ub-node-csi",
+        "resizer": controller,
+        "snapshotter": controller,
+        "attacher": controller,
+    }
 
 
 def test_a_network_attachment_carries_a_configuration_of_ub_cni(render: Render) -> None:

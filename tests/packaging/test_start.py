@@ -50,7 +50,7 @@ def test_the_cni_executable_starts_within_its_budget(bundle: Path) -> None:
 def test_the_cni_executable_imports_nothing_slow_to_answer_version() -> None:
     program = (
         "import sys; sys.path.insert(0, sys.argv[1]); before = set(sys.modules)\n"
-        "from cni_ub.shim import main; main([]); print(*sorted(set(sys.modules) - before), file=sys.stderr)"
+        "from cni_ub.shim import main; main(print, []); print(*sorted(set(sys.modules) - before), file=sys.stderr)"
     )
     done = subprocess.run(
         [sys.executable, "-I", "-S", "-c", program, ROOT],

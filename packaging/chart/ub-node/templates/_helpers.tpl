@@ -57,3 +57,30 @@ securityContext:
   seccompProfile:
     type: RuntimeDefault
 {{- end }}
+
+{{/* csi.yaml of the driver on a node. */}}
+{{- define "ub-node.csi-config" -}}
+{{- $config := .Values.csi.config }}
+{{- if .Values.csi.peerKeySecret }}
+{{- $config = merge (dict "peer_key_file" "/etc/ub-node-peers/key") $config }}
+{{- end }}
+{{- if .Values.csi.metricsPort }}
+{{- $config = merge (dict "metrics_address" (printf "0.0.0.0:%d" (int .Values.csi.metricsPort))) $config }}
+{{- end }}
+{{- toYaml $config }}
+{{- end }}
+
+{{/* Asked of the livenessprobe sidecar, which asks Probe. */}}
+{{- define "ub-node.csi-probe" -}}
+httpGet: {host: 127.0.0.1, path: /healthz, port: {{ . }}}
+periodSeconds: 10
+timeoutSeconds: 5
+{{- end }}
+
+{{/* A sidecar that talks to the driver and perhaps to the API server. */}}
+{{- define "ub-node.sidecar" -}}
+{{- include "ub-node.confined" . }}
+resources: {{ toYaml .Values.csi.sidecars.resources | nindent 2 }}
+volumeMounts:
+  - {name: plugin, mountPath: /csi}
+{{- end }}
