@@ -71,6 +71,15 @@ class RemoteBudget:
 
 
 @dataclass(frozen=True, slots=True)
+class Eviction:
+    """Of offline pods while memory stays short. ``after`` so many seconds; ``None`` is never."""
+
+    after: Annotated[float, Meta(ge=1)] | None = None
+    every: Annotated[float, Meta(ge=1)] = 60.0
+    """Seconds between two."""
+
+
+@dataclass(frozen=True, slots=True)
 class Config:
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 
@@ -117,6 +126,9 @@ class Config:
 
     memory_reserve: Annotated[float, Meta(ge=0, le=0.5)] = 0.1
     """Share of this server's memory that shall stay available; below it, offline pods give some back."""
+
+    eviction: Eviction = Eviction()
+    """Whether offline pods are ended, the largest first, when nothing else has freed enough memory."""
 
     threshold: Annotated[float, Meta(gt=0, le=1)] = 0.75
     """Share of the CPUs that online and offline work may use together."""

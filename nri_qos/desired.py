@@ -10,11 +10,11 @@ from collections.abc import Container as Holds
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from nri_qos import cpulist
+from nri_qos import cpulist, knobs
 from nri_qos.census import Census, Household
 from nri_qos.model import QosClass
 from nri_qos.pools import Node
-from nri_qos.settings import Place, Setting, cpu_max, memory
+from nri_qos.settings import Place, Setting, burst, cpu_max, memory
 from nri_qos.world import Member, Sandbox
 
 OFFLINE_WEIGHT = "1"
@@ -75,9 +75,12 @@ def _of_container(
 
 
 def _of_pod(sandbox: Sandbox, folder: str, node: Node, squeezed: Squeezed, held: Holds[Place]) -> Iterator[Setting]:
+    quota = squeezed.quota.get(folder) if sandbox.classified.qos is QosClass.BE else None
     for file, value in node.config.knobs.get(sandbox.classified.qos, {}).items():
-        if file != "memory.high" or folder not in squeezed.high:
-            yield Setting(folder, file, value)
+        if file == "cpu.max.burst" and quota is not None:
+            yield Setting(folder, file, burst(int(value), quota))
+        elif file != "memory.high" or folder not in squeezed.high:
+            yield Setting(folder, file, knobs.value(file, value))
     if sandbox.classified.qos is not QosClass.BE:
         return
     if node.config.offline_idle:
@@ -88,7 +91,6 @@ def _of_pod(sandbox: Sandbox, folder: str, node: Node, squeezed: Squeezed, held:
         yield Setting(folder, "memory.high", memory(squeezed.high[folder]))
     elif (folder, "memory.high") in held and "memory.high" not in node.config.knobs.get(QosClass.BE, {}):
         yield Setting(folder, "memory.high", None)
-    quota = squeezed.quota.get(folder)
     if quota is not None:
         yield Setting(folder, "cpu.max", cpu_max(quota))
     elif (folder, "cpu.max") in held:

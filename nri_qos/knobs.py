@@ -8,10 +8,13 @@ mm/memcontrol.c of OLK-6.6; reference/nri.md sections 2.2 and 3.1.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
+
+from nri_qos.settings import line
 
 _BYTES = r"max|0|[1-9]\d*"
 _PERCENT = r"max|\d{1,3}(\.\d{1,2})?"
+_LIMIT = r"(max|[1-9]\d*)"
 KNOBS: Mapping[str, str] = {
     "cpu.max.burst": r"\d+",  # microseconds
     "cpu.uclamp.min": _PERCENT,
@@ -29,14 +32,57 @@ KNOBS: Mapping[str, str] = {
     "io.bfq.weight": r"(default )?([1-9]\d{0,2}|1000)",
     "pids.max": r"max|[1-9]\d*",
 }
+BY_DEVICE: Mapping[str, str] = {
+    "io.max": rf"(\b[rw](bps|iops)={_LIMIT} ?)+",  # bytes and operations a second
+    "io.latency": rf"target={_LIMIT}",  # microseconds
+    "io.weight": r"default|[1-9]\d{0,3}|10000",
+    "io.bfq.weight": r"default|[1-9]\d{0,2}|1000",
+    "rdma.max": r"(\bhca_(handle|object)=(max|\d+) ?)+",
+}
+OWN = (
+    "cpu.weight",
+    "cpu.idle",
+    "cpu.max",
+    "cpuset.cpus",
+    "cpuset.mems",
+    "memory.reclaim",
+    "cgroup.kill",
+    "cpu.pressure",
+)
+"""Files that nri-qos works with by itself."""
+
 _HUGETLB = re.compile(r"hugetlb\.\d+[KMG]B\.max")
+_DEVICE = re.compile(r"\d+:\d+|[A-Za-z0-9][\w.!-]*", re.ASCII)
+CONTROLLERS = ("cpu", "cpuset", "memory", "io")
 
 
 def check(files: Mapping[str, str]) -> Iterator[str]:
     """Return what is wrong with the files of one class and their values."""
     for file, value in files.items():
-        pattern = _BYTES if _HUGETLB.fullmatch(file) else KNOBS.get(file)
+        pattern = _pattern(file)
         if pattern is None:
-            yield f"{file} cannot be set, only {', '.join(KNOBS)} and hugetlb.<size>.max"
+            yield (
+                f"{file} cannot be set, only {', '.join(KNOBS)}, hugetlb.<size>.max, and for a device, as in "
+                f"'io.max sda', {', '.join(BY_DEVICE)}"
+            )
         elif not re.fullmatch(pattern, value):
             yield f"{file}: {value!r} is not a value of it"
+
+
+def value(file: str, configured: str) -> str:
+    """Return the whole value of a file for what is configured."""
+    name, _, device = file.partition(" ")
+    return line(name, configured) if device else configured
+
+
+def offered(names: Collection[str]) -> dict[str, bool]:
+    """Return for each file that we know whether it is among ``names``, those of one cgroup of a pod."""
+    sizes = [name for name in names if _HUGETLB.fullmatch(name)]
+    return {file: file in names for file in sorted({*KNOBS, *BY_DEVICE, *OWN, *sizes})}
+
+
+def _pattern(file: str) -> str | None:
+    name, space, device = file.partition(" ")
+    if space:
+        return BY_DEVICE.get(name) if _DEVICE.fullmatch(device) else None
+    return _BYTES if _HUGETLB.fullmatch(file) else KNOBS.get(file)

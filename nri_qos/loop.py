@@ -13,15 +13,14 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from nri_qos import census, cpulist, desired, load, memory, squeeze
+from nri_qos import census, cpulist, desired, load, squeeze
 from nri_qos.census import Census
-from nri_qos.config import size
 from nri_qos.counters import Rates
 from nri_qos.desired import Squeezed
 from nri_qos.files import Hierarchy
-from nri_qos.memory import Budget
 from nri_qos.model import Placement
 from nri_qos.pools import Key, Node
+from nri_qos.relief import Relief
 from nri_qos.sampler import Sampler
 from nri_qos.settings import Place, Setting
 from nri_qos.squeeze import Limits, Observed, State
@@ -31,7 +30,6 @@ from ubhost.errors import HostFault
 
 ROUNDS = 30  # periods in which every file was looked at
 LEAST_LOOKS = 64  # files in a period at least
-BUDGET_ROUNDS = 8  # periods between two looks at borrowed memory
 GATHER_S = 0.05  # events come in swarms
 REST = 5  # times as long as a turn took, before the next one that an event asks for
 _log = logging.getLogger(__name__)
@@ -77,8 +75,8 @@ class Loop(threading.Thread):
         self._period = 0
         self._counted = 0  # the period of the census
         self._strangers = 0
-        self._memory = memory.State()
-        self._homebound: frozenset[str] = frozenset()
+        self._relief = Relief(files, self._sampler, writer, world.counts)
+        self._is_probed = False
         self._wake = threading.Event()
         self._is_ending = False
         self._complaint = ""
@@ -94,6 +92,7 @@ class Loop(threading.Thread):
             self.join(timeout_s)
 
     def run(self) -> None:
+        self._relief.start()
         due = time.monotonic()
         while not self._is_ending:
             now = time.monotonic()
@@ -116,7 +115,7 @@ class Loop(threading.Thread):
         people = self._take_census()
         if is_due:
             self._measure(people, now)
-            self._measure_memory(people)
+            self._relief.turn(people, self._world.machine, now)
         squeezed = self._squeezed(people)
         if squeezed != self._squeezed_to or people is not self._settled_for:
             self._squeezed_to, self._settled_for = squeezed, people
@@ -159,7 +158,14 @@ class Loop(threading.Thread):
         self._note_strangers(strangers)
         self._folders = self._census.measured()
         self._sampler.forget_lists(self._folders)
+        self._probe(self._census)
         return self._census
+
+    def _probe(self, people: Census) -> None:
+        """See once what the kernel offers, in the first pod that there is: the root of the tree has other files."""
+        folder = next((house.folder for house in people.households if house.folder), None)
+        if folder is not None and not self._is_probed and self._writer.probe(folder):
+            self._is_probed = True
 
     def _note_strangers(self, count: int) -> None:
         if count > self._strangers:
@@ -192,37 +198,21 @@ class Loop(threading.Thread):
         self.seen.state = squeeze.decide(self.seen.observed, before, limits(people.node))
         self._report(before)
 
-    def _measure_memory(self, people: Census) -> None:
-        """See whether offline work has to give memory back; read nothing of it while there is plenty."""
-        machine, config, offline = self._world.machine, people.node.config, people.offline()
-        local = [node for node in (machine.nodes if machine else ()) if node.id in people.node.local]
-        total = sum(node.memory_total or 0 for node in local)
-        available = sum(node.memory_total or 0 if node.memory_free is None else node.memory_free for node in local)
-        is_short = available < 2 * config.memory_reserve * total
-        used = self._sampler.sizes(offline) if is_short or self._memory.high else {}
-        before, self._memory = self._memory, memory.decide(available, total, used, self._memory, config.memory_reserve)
-        if before.high.keys() != self._memory.high.keys():
-            _log.info("memory of offline pods", extra={"held": sorted(self._memory.high), "available": available})
-        budget = Budget(size(config.remote_budget.pod), size(config.remote_budget.namespace))
-        if budget != Budget() and self._period % BUDGET_ROUNDS == 0:
-            borrowed = self._sampler.borrowed(offline, people.node.remote)
-            self._homebound = memory.over_budget(borrowed, people.namespaces(), self._homebound, budget)
-
     def _squeezed(self, people: Census) -> Squeezed:
         state, node, offline = self.seen.state, people.node, people.offline()
         room = node.offline_room
         if state.quota is None:
-            return Squeezed(room, {}, self._memory.high, self._homebound)
+            return Squeezed(room, {}, self._relief.high, self._relief.homebound)
         counts = squeeze.spread(
             state.quota, state.nodes, {n.id: len(room.intersection(n.cpus)) for n in node.machine.nodes}
         )
         cpus = desired.choose_offline(node, counts, self.seen.offline)
         if state.quota >= len(room):
-            return Squeezed(cpus, dict.fromkeys(offline), self._memory.high, self._homebound)
+            return Squeezed(cpus, dict.fromkeys(offline), self._relief.high, self._relief.homebound)
         used = {folder: self.seen.pods.get(folder, Rates()).usage or 0.0 for folder in offline}
         given = {folder: quota for folder, quota in self.seen.quota.items() if quota is not None}
         shares = squeeze.settled(squeeze.share(state.quota, used, given), given, len(room))
-        return Squeezed(cpus, shares, self._memory.high, self._homebound)
+        return Squeezed(cpus, shares, self._relief.high, self._relief.homebound)
 
     def _due(self, wanted: dict[Place, Setting], *, is_due: bool) -> list[Setting]:
         """Return the settings that are new or changed, and the next of those to be looked at in turn."""

@@ -1,8 +1,10 @@
 """Memory of offline work: who gives some back when the node runs short, and who used too much of what is borrowed.
 
-Short of memory, ``memory.high`` of the offline pods is lowered, by a twentieth of what each has in a period: slowly, as
-a limit far below what is in use makes a task crawl for half a minute. Never to 0, which stops it for good, and never
-``memory.max``, which kills. With twice the reserve free for a while, it is raised by a tenth a period, and lifted.
+Short of memory, the kernel is asked to reclaim a twentieth of what each offline pod has in a period, and no more than
+is missing. If that was not enough for three periods, or cannot be asked, their ``memory.high`` is lowered, by a
+twentieth as well: slowly, as a limit far below what is in use makes a task crawl for half a minute. Never to 0, which
+stops it for good, and never ``memory.max``, which kills. With twice the reserve free for a while, it is raised by a
+tenth a period, and lifted.
 
 The kernel has no limit of a cgroup for one NUMA node. A pod over its budget of borrowed memory, or of a namespace over
 its, is kept off the borrowed nodes, which moves its pages home, until it is a fifth below.
@@ -10,13 +12,16 @@ its, is kept off the borrowed nodes, which moves its pages home, until it is a f
 Pure. Source: reference/nri.md sections 3.1 and 4.5, rubik's dynMemory in 2.3.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
+RECLAIM = 0.05  # of what a pod has, in a period
+RECLAIM_PERIODS = 3  # in which that alone is tried
 LOWER = 0.95  # of what a pod has, in a period
 RAISE = 1.1  # of its limit, in a period
 CALM_PERIODS = 12  # with twice the reserve, before raising
 LIFTED = 2.0  # a limit of so many times what is in use limits nothing
+PAGE = 4096
 RELIEF = 0.8  # of a budget: below, borrowed memory is allowed again
 
 
@@ -24,9 +29,13 @@ RELIEF = 0.8  # of a budget: below, borrowed memory is allowed again
 class State:
     high: Mapping[str, float] = field(default_factory=dict)  # folder of a pod -> bytes
     calm: int = 0
+    short: int = 0  # periods in a row
+    reclaim: Mapping[str, int] = field(default_factory=dict)  # folder of a pod -> bytes to ask for now
 
 
-def decide(available: int, total: int, used: Mapping[str, int], state: State, reserve: float) -> State:
+def decide(
+    available: int, total: int, used: Mapping[str, int], state: State, reserve: float, *, can_reclaim: bool = False
+) -> State:
     """Return the new limits of the offline pods, whose memory in bytes is ``used``.
 
     Args:
@@ -35,12 +44,16 @@ def decide(available: int, total: int, used: Mapping[str, int], state: State, re
         used: by folder of the pod.
         state: of the last period.
         reserve: share of ``total`` that shall stay available.
+        can_reclaim: whether the kernel reclaims when asked.
     """
     kept = {pod: high for pod, high in state.high.items() if pod in used}
     if available < reserve * total:
+        short, asked = state.short + 1, _reclaim(used, reserve * total - available) if can_reclaim else {}
+        if asked and short <= RECLAIM_PERIODS:
+            return State(kept, 0, short, asked)
         lowered = {pod: LOWER * min(size, kept.get(pod, size)) for pod, size in used.items() if size > 0}
         floors = {pod: LOWER * used[pod] for pod in lowered}
-        return State({pod: max(high, floors[pod]) for pod, high in lowered.items()}, 0)
+        return State({pod: max(high, floors[pod]) for pod, high in lowered.items()}, 0, short, asked)
     if available < 2 * reserve * total:
         return State(kept, 0)
     calm = state.calm + 1
@@ -48,6 +61,17 @@ def decide(available: int, total: int, used: Mapping[str, int], state: State, re
         return State(kept, calm)
     raised = {pod: RAISE * high for pod, high in kept.items()}
     return State({pod: high for pod, high in raised.items() if high < LIFTED * used[pod]}, calm)
+
+
+def victim(used: Mapping[str, int], offline: Collection[str]) -> str | None:
+    """Return the folder of the offline pod that has most, ``None`` if none has any."""
+    return max((pod for pod in offline if used.get(pod, 0) > 0), key=lambda pod: (used[pod], pod), default=None)
+
+
+def _reclaim(used: Mapping[str, int], missing: float) -> dict[str, int]:
+    """Return the bytes to ask of each pod, in whole pages; who has next to nothing is left alone."""
+    shares = {pod: int(min(RECLAIM * size, missing)) // PAGE * PAGE for pod, size in used.items()}
+    return {pod: share for pod, share in shares.items() if share}
 
 
 @dataclass(frozen=True, slots=True)

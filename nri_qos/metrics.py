@@ -20,6 +20,7 @@ COUNTERS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "class_changes_ignored": ("Pods that changed their class while they ran", ()),
     "unknown_containers": ("Events about containers that nobody announced", ()),
     "displaced": ("Containers found running on CPUs that are not their own", ()),
+    "evicted": ("Offline pods ended", ("because",)),
     "handler_errors": ("Calls of the runtime that could not be worked on", ("method",)),
     "reasserted": ("Updates of the runtime that were corrected", ()),
     "sessions": ("Connections to the runtime", ()),

@@ -10,7 +10,16 @@ from nri_qos import cpulist
 from ubhost.errors import InvalidRequest
 
 Place = tuple[str, str]
-"""A cgroup, relative to the root of the hierarchy, and a file in it."""
+"""A cgroup, relative to the root of the hierarchy, and a file in it; or one line of it, as in ``io.max 8:0``."""
+
+UNLIMITED: Mapping[str, str] = {
+    "io.max": "rbps=max wbps=max riops=max wiops=max",
+    "io.latency": "target=0",
+    "io.weight": "default",
+    "io.bfq.weight": "default",
+    "rdma.max": "hca_handle=max hca_object=max",
+}
+"""Files with a line for each device, and what a line says that limits nothing."""
 
 PERIOD_US = 50_000
 """Of ``cpu.max`` for offline work: a long period lets it run in long bursts, which online work waits for."""
@@ -45,9 +54,24 @@ def cpu_max(cpus: float) -> str:
     return f"{max(round(cpus * PERIOD_US), LEAST_QUOTA_US)} {PERIOD_US}"
 
 
+def burst(micros: int, cpus: float) -> str:
+    """Return the value of ``cpu.max.burst`` beside a quota of ``cpus``: the kernel takes no more than the quota."""
+    return str(min(micros, int(cpu_max(cpus).partition(" ")[0])))
+
+
 def memory(value: float) -> str:
     """Return ``value`` bytes as the kernel keeps them, in whole pages. Never 0, which stops a cgroup for good."""
     return str(max(int(value) // PAGE, 1) * PAGE)
+
+
+def line(file: str, value: str) -> str:
+    """Return ``value`` of one device with everything that it leaves open: what is not named is not limited."""
+    if "=" not in value:
+        return value
+    named = dict(word.split("=") for word in value.split())
+    return " ".join(
+        f"{key}={named.get(key, rest)}" for key, _, rest in (w.partition("=") for w in UNLIMITED[file].split())
+    )
 
 
 def is_same(file: str, one: str, other: str) -> bool:
@@ -101,6 +125,8 @@ def amount(file: str, text: str) -> float:
 def _plain(file: str, text: str) -> object:
     text = text.strip()
     try:
+        if " " in file:  # a line of one device
+            return frozenset(text.replace("target=max", "target=0").split())
         if file in ("cpuset.cpus", "cpuset.mems"):
             return cpulist.parse(text)
         if file == "cpu.max":

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from nri_qos import knobs
 from nri_qos.files import Gone, Hierarchy
 from nri_qos.journal import Journal
 from nri_qos.settings import Place, Setting, amount, in_order, is_same
@@ -47,6 +48,32 @@ class Writer:
         self._quarrels: dict[Place, Quarrel] = {}
         self._complained: set[Place] = set()
 
+    @property
+    def is_dry(self) -> bool:
+        return self._journal is None
+
+    def probe(self, cgroup: str) -> bool:
+        """Note what this kernel offers to ``cgroup``, one of a pod, and what is not enabled; false if it is gone."""
+        names = self._files.names(cgroup)
+        if not names:
+            return False
+        self.capabilities = knobs.offered(names) | self.capabilities
+        try:
+            enabled = self._files.read(cgroup, "cgroup.controllers").split()
+        except (Gone, OSError):
+            enabled = list(knobs.CONTROLLERS)  # not told
+        missing = [name for name in knobs.CONTROLLERS if name not in enabled]
+        _log.log(
+            logging.WARNING if missing else logging.INFO,
+            "what the kernel offers to pods",
+            extra={
+                "lacks": [file for file, is_there in self.capabilities.items() if not is_there],
+                "not_enabled": missing,
+                "cgroup": cgroup,
+            },
+        )
+        return True
+
     def apply(self, settings: Iterable[Setting]) -> Report:
         """Make the files say what ``settings`` want. Failures are counted and logged once, and tried again later.
 
@@ -81,6 +108,18 @@ class Writer:
             self._journal.adopt(adopted)
         self._carry_out(in_order(changes, now), now, report)
         return report
+
+    def do(self, cgroup: str, file: str, value: str) -> None:
+        """Write what is a deed and no setting: nothing is remembered, as nothing can be put back."""
+        if self._journal is None:
+            return
+        try:
+            self._files.write(cgroup, file, value)
+            self.counts["writes", file] += 1
+        except Gone:
+            pass
+        except OSError as error:
+            self._complain(Setting(cgroup, file, value), error)
 
     def prune(self) -> None:
         """Forget everything about cgroups that are gone.

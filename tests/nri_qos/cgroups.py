@@ -24,7 +24,12 @@ DEFAULTS = {
     "memory.current": "0",
     "memory.swap.max": "max",
     "memory.oom.group": "0",
+    "memory.reclaim": "",
     "io.weight": "default 100",
+    "io.max": "",
+    "io.latency": "",
+    "rdma.max": "",
+    "cgroup.kill": "",
     "pids.max": "max",
 }
 
@@ -54,10 +59,10 @@ class Tree:
         (self.root / folder).rename(gone)
         shutil.rmtree(gone)
 
-    def pod(self, pod: nri_pb2.PodSandbox) -> str:
+    def pod(self, pod: nri_pb2.PodSandbox, **files: str) -> str:
         folder = paths.of_pod(pod.linux.cgroup_parent)
         assert folder is not None
-        self.add(folder)
+        self.add(folder, **files)
         return folder
 
     def container(self, container: nri_pb2.Container, adjust: nri_pb2.ContainerAdjustment | None = None) -> str:

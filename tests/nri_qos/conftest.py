@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from ubproto.nri.v1alpha1 import nri_pb2
 
 from nri_qos.model import Machine
 from tests.nri_qos import nodes
+from tests.nri_qos.cgroups import Tree
 from ubsim.runtime import Runtime
 
 TOP = Path(__file__).parents[2]
@@ -95,6 +96,11 @@ def root(tmp_path: Path, machine: Machine) -> Path:
 
 
 @pytest.fixture
+def tree(root: Path) -> Tree:
+    return Tree(root)
+
+
+@pytest.fixture
 def runtime(root: Path) -> Iterator[Runtime]:
     with Runtime(root / "var/run/nri/nri.sock", timeout_s=15) as listening:
         yield listening
@@ -128,3 +134,27 @@ def container(pod: nri_pb2.PodSandbox, name: str = "app", cpus: float = 0, numbe
         made.linux.resources.cpu.period.value = 100_000
     made.linux.cgroups_path = f"{pod.linux.cgroup_parent.rpartition('/')[2]}:cri-containerd:{made.id}"
     return made
+
+
+def start_pod(
+    runtime: Runtime,
+    tree: Tree,
+    name: str,
+    qos: str | None,
+    cpus: float = 0,
+    *,
+    guaranteed: bool = False,
+    files: Mapping[str, str] | None = None,
+) -> tuple[str, str]:
+    """Run a pod with one container; return the folders of both. ``files`` are those of the pod's cgroup."""
+    made = pod(name, qos, guaranteed=guaranteed)
+    folder = tree.pod(made, **(files or {}))
+    runtime.run_pod(made)
+    asked = container(made, cpus=cpus)
+    inner = tree.container(asked, runtime.create(asked))
+    runtime.start(asked.id)
+    return folder, inner
+
+
+def restore(root: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*command(), "--restore"], env=environment(root), cwd=TOP, capture_output=True, text=True)

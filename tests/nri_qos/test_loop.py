@@ -4,7 +4,6 @@ Letters and numbers in parentheses are the faults of reference/nri.md section 5.
 """
 
 import signal
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -15,16 +14,11 @@ from ubproto.nri.v1alpha1 import nri_pb2
 
 from nri_qos import cpulist
 from tests.nri_qos.cgroups import Tree
-from tests.nri_qos.conftest import TOP, Plugin, command, container, environment, pod, until
+from tests.nri_qos.conftest import Plugin, container, pod, restore, start_pod, until
 from tests.nri_qos.nodes import put
 from ubsim.runtime import Runtime
 
 PERIOD = {"period": 0.1}
-
-
-@pytest.fixture
-def tree(root: Path) -> Tree:
-    return Tree(root)
 
 
 class Load:
@@ -58,19 +52,6 @@ def load(tree: Tree) -> Iterator[Load]:
     running = Load(tree)
     yield running
     running.end()
-
-
-def start_pod(
-    runtime: Runtime, tree: Tree, name: str, qos: str | None, cpus: float = 0, *, guaranteed: bool = False
-) -> tuple[str, str]:
-    """Run a pod with one container; return the folders of both."""
-    made = pod(name, qos, guaranteed=guaranteed)
-    folder = tree.pod(made)
-    runtime.run_pod(made)
-    asked = container(made, cpus=cpus)
-    inner = tree.container(asked, runtime.create(asked))
-    runtime.start(asked.id)
-    return folder, inner
 
 
 def quota(tree: Tree, folder: str) -> float:
@@ -257,10 +238,6 @@ def squeeze_all(runtime: Runtime, tree: Tree, load: Load) -> dict[str, str]:
     return tree.everything()
 
 
-def restore(root: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*command(), "--restore"], env=environment(root), cwd=TOP, capture_output=True, text=True)
-
-
 def test_restore_leaves_no_trace_after_a_kill(
     runtime: Runtime, plugin: Plugin, tree: Tree, load: Load, root: Path
 ) -> None:
@@ -409,36 +386,6 @@ def test_a_borrowed_node_that_appears_is_for_offline_work_only(
     until(lambda: tree.read(batch, "cpuset.mems") == "0-1")
 
 
-def test_knobs_of_the_configuration_are_set_and_put_back(
-    runtime: Runtime, plugin: Plugin, tree: Tree, root: Path
-) -> None:
-    knobs = {"BE": {"memory.swap.max": "0", "io.weight": "10", "cpu.uclamp.max": "50"}, "LS": {"memory.low": "1048576"}}
-    plugin.start(config={**PERIOD, "knobs": knobs})
-    runtime.register()
-    web, _ = start_pod(runtime, tree, "web", "LS", 1)
-    batch, _ = start_pod(runtime, tree, "batch", "BE")
-    until(lambda: tree.read(batch, "memory.swap.max") == "0" and tree.read(batch, "io.weight") == "10")
-    until(lambda: tree.read(web, "memory.low") == "1048576")
-    plugin.stop(signal.SIGKILL)
-    restore(root)
-    assert (tree.read(batch, "io.weight"), tree.read(web, "memory.low")) == ("default 100", "0")
-
-
-@pytest.mark.parametrize(
-    ("knobs", "complaint"),
-    [
-        ({"BE": {"memory.max": "1"}}, "knobs.BE: memory.max cannot be set"),
-        ({"BE": {"memory.high": "0"}}, "knobs.BE: memory.high: '0' is not a value of it"),
-        ({"BE": {"../x": "1"}}, "cannot be set"),
-        ({"XX": {}}, "Invalid enum value 'XX'"),
-    ],
-)
-def test_a_knob_that_does_harm_is_refused(knobs: object, complaint: str, tmp_path: Path, plugin: Plugin) -> None:
-    plugin.start(config={"knobs": knobs})
-    assert plugin.process.wait(timeout=30) == 2
-    assert complaint in plugin.log.read_text()
-
-
 def test_cpus_that_kubelet_pins_are_left_to_kubelet(runtime: Runtime, plugin: Plugin, tree: Tree, root: Path) -> None:
     """(E8, E20)"""
     state = root / "var/lib/kubelet/cpu_manager_state"
@@ -460,28 +407,6 @@ def test_cpus_that_kubelet_pins_are_left_to_kubelet(runtime: Runtime, plugin: Pl
     time.sleep(0.5)
     assert tree.read(inner["db"], "cpuset.cpus") == "0-1"
     assert cpus(tree, inner["batch"]) <= {2, 3, 4, 5, 6, 7}
-
-
-def test_offline_pods_give_memory_back_when_the_node_runs_short(
-    runtime: Runtime, plugin: Plugin, tree: Tree, root: Path
-) -> None:
-    """(D9, D11)"""
-    plugin.start(config={**PERIOD, "memory_reserve": 0.2})
-    runtime.register()
-    web, _ = start_pod(runtime, tree, "web", "LS", 1)
-    batch, _ = start_pod(runtime, tree, "batch", "BE")
-    for folder in (web, batch):
-        tree.write(folder, "memory.current", "1000000000")
-    short = "Node 0 MemTotal: 1000000 kB\nNode 0 MemFree: 1000 kB\n"
-    plenty = short.replace("MemFree: 1000 kB", "MemFree: 900000 kB")
-    meminfo = [root / f"sys/devices/system/node/node{number}/meminfo" for number in (0, 1)]
-    for path in meminfo:
-        put(path, short)
-    until(lambda: tree.read(batch, "memory.high") == str(950_000_000 // 4096 * 4096))
-    assert (tree.read(web, "memory.high"), tree.read(batch, "memory.max")) == ("max", "max")
-    for path in meminfo:
-        put(path, plenty)
-    until(lambda: tree.read(batch, "memory.high") == "max")
 
 
 def test_a_pod_over_its_budget_of_borrowed_memory_is_kept_off_it(runtime: Runtime, plugin: Plugin, tree: Tree) -> None:

@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nri_qos.memory import CALM_PERIODS, LOWER, Budget, State, decide, over_budget
+from nri_qos.memory import CALM_PERIODS, LOWER, RECLAIM_PERIODS, Budget, State, decide, over_budget, victim
 
 GIB = 1 << 30
 
@@ -52,3 +52,31 @@ def test_who_borrowed_too_much_is_kept_off_until_well_below() -> None:
     assert over_budget({"a": 79, "b": 10, "c": 0}, namespaces, frozenset("a"), budget) == frozenset()
     assert over_budget({"a": 80, "b": 80, "c": 0}, namespaces, frozenset(), budget) == {"a", "b"}
     assert over_budget({"a": 999, "b": 0, "c": 0}, namespaces, frozenset(), Budget()) == frozenset()
+
+
+def test_the_kernel_is_asked_first_for_a_twentieth_at_most_and_no_more_than_is_missing() -> None:
+    used = {"a": 100 * 4096 * 20, "b": 4096, "c": 0}
+    state = State()
+    for _ in range(RECLAIM_PERIODS):
+        state = decide(GIB, 16 * GIB, used, state, 0.1, can_reclaim=True)
+        assert (state.high, state.reclaim) == ({}, {"a": 100 * 4096})
+    state = decide(GIB, 16 * GIB, used, state, 0.1, can_reclaim=True)
+    assert state.high.keys() == {"a", "b"}
+    little = decide(16 * GIB // 10 - 5000, 16 * GIB, used, State(), 0.1, can_reclaim=True)
+    assert little.reclaim == {"a": 4096}
+    assert decide(2 * GIB, 16 * GIB, used, state, 0.1, can_reclaim=True).reclaim == {}
+    assert decide(2 * GIB, 16 * GIB, used, state, 0.1, can_reclaim=True).short == 0
+
+
+@given(st.integers(0, 64 * GIB), sizes, st.integers(0, 9))
+def test_nobody_is_ever_asked_for_nothing_or_for_more_than_a_twentieth(
+    available: int, used: dict[str, int], short: int
+) -> None:
+    asked = decide(available, 64 * GIB, used, State(short=short), 0.1, can_reclaim=True).reclaim
+    assert all(4096 <= amount <= used[pod] / 20 for pod, amount in asked.items())
+
+
+def test_the_offline_pod_with_most_memory_is_the_one_to_end() -> None:
+    assert victim({"a": 5, "b": 7, "online": 99}, ["a", "b", "c"]) == "b"
+    assert victim({"a": 0}, ["a"]) is None
+    assert victim({}, []) is None

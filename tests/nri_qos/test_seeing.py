@@ -22,11 +22,6 @@ from ubsim.runtime import CallRefused, Runtime
 
 
 @pytest.fixture
-def tree(root: Path) -> Tree:
-    return Tree(root)
-
-
-@pytest.fixture
 def running(runtime: Runtime, plugin: Plugin, tree: Tree, root: Path) -> int:
     """A node with three pods; returns the port of the metrics."""
     plugin.start(config={"period": 0.1, "metrics_address": "127.0.0.1:0"})
