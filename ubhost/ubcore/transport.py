@@ -74,7 +74,7 @@ class SimulatorChannel:
 
     family = SIMULATED_FAMILY
 
-    def __init__(self, path: Path, *, timeout_s: float = 10) -> None:
+    def __init__(self, path: Path, *, timeout_s: float = 60) -> None:  # the kernel it acts for may be slow
         self._path = path
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
         self._socket.settimeout(timeout_s)
