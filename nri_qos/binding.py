@@ -74,17 +74,20 @@ def need_of_pod(request: Request, node: Node) -> Need:
     )
 
 
-def of_pod(need: Need, mems: frozenset[int], request: Request, node: Node) -> Placement:
-    """Return what to reserve for the pod as a whole, on the nodes where it is already, or else on ``mems``."""
-    return Placement(nodes=_nodes_of_pod(request, node) or mems, memory=need.memory, cpus=need.cpus)
+def of_pod(need: Need, nodes: frozenset[int], request: Request, node: Node) -> Placement:
+    """Return what to reserve for the pod as a whole, on the nodes where it is already, or else on ``nodes``."""
+    return Placement(nodes=_nodes_of_pod(request, node) or nodes, memory=need.memory, cpus=need.cpus)
 
 
-def widened(nodes: frozenset[int], memory: int, room: Room, node: Node) -> frozenset[int]:
-    """Return ``nodes``, and the nearest others if the memory does not fit: a full bound node is an OOM kill."""
-    chosen = set(nodes)
-    bound = [member for member in node.machine.nodes if member.id in nodes]
+def memory_of(nodes: frozenset[int], memory: int, room: Room, node: Node) -> frozenset[int]:
+    """Return the nodes whose memory goes with the CPUs of ``nodes``: their own, and the nearest others until it fits.
+
+    A bound node that is full is an OOM kill, and one without memory means the memory of all.
+    """
+    chosen = set(nodes & node.local)
+    near = [member for member in node.machine.nodes if member.id in nodes]
     others = [other for other in node.machine.nodes if other.id in node.local - nodes]
-    others.sort(key=lambda other: (min((placement.distance(a, other) for a in bound), default=0), other.id))
+    others.sort(key=lambda other: (min((placement.distance(a, other) for a in near), default=0), other.id))
     for other in others:
         if chosen and sum(room.memory.get(member, 0) for member in chosen) >= memory:
             break

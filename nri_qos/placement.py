@@ -6,7 +6,7 @@ grown from each node to its nearest neighbours. (kubelet's own search of all 2^n
 Source: reference/nri.md section 4.3.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import combinations
 
@@ -15,6 +15,9 @@ from ubhost.model import NumaNode
 
 EXHAUSTIVE = 8
 FAR = 255  # distance where the kernel tells none
+
+Nodes = tuple[NumaNode, ...]
+"""By id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,16 +37,35 @@ def choose_nodes(machine: Machine, room: Room, cpus: int, memory: int, largest: 
     ``largest`` limits the number of nodes.
     """
     nodes = [node for node in machine.nodes if room.cpus.get(node.id, 0) > 0]
-    near = {node.id: sorted(nodes, key=lambda other: (distance(node, other), other.id)) for node in nodes}
-    for size in range(1, min(largest or len(nodes), len(nodes)) + 1):
-        if len(nodes) <= EXHAUSTIVE:
-            candidates: Iterable[tuple[NumaNode, ...]] = combinations(nodes, size)
-        else:
-            candidates = (tuple(sorted(near[node.id][:size], key=lambda member: member.id)) for node in nodes)
-        fits = [chosen for chosen in candidates if has_room([node.id for node in chosen], room, cpus, memory)]
+    largest = min(largest or len(nodes), len(nodes))
+    grow = _every_set if len(nodes) <= EXHAUSTIVE else _neighbourhoods
+    fits = {tuple(node.id for node in chosen): chosen for chosen in grow(nodes, room, cpus, memory, largest)}
+    fewest = min(map(len, fits), default=0)
+    best = min((fits[ids] for ids in fits if len(ids) == fewest), key=lambda chosen: _cost(chosen, room), default=())
+    return frozenset(node.id for node in best)
+
+
+def _every_set(nodes: list[NumaNode], room: Room, cpus: int, memory: int, largest: int) -> Iterable[Nodes]:
+    """Return all sets that have room, of the smallest size of which there are any."""
+    for size in range(1, largest + 1):
+        sets = combinations(nodes, size)
+        fits = [chosen for chosen in sets if has_room([node.id for node in chosen], room, cpus, memory)]
         if fits:
-            return frozenset(node.id for node in min(fits, key=lambda chosen: _cost(chosen, room)))
-    return frozenset()
+            return fits
+    return ()
+
+
+def _neighbourhoods(nodes: list[NumaNode], room: Room, cpus: int, memory: int, largest: int) -> Iterator[Nodes]:
+    """Yield for each node the smallest set of it and those nearest to it that has room."""
+    for node in nodes:
+        need_cpus, need_memory = cpus, memory
+        near = sorted(nodes, key=lambda other: (distance(node, other), other.id))[:largest]
+        for size, member in enumerate(near, 1):
+            need_cpus -= room.cpus[member.id]
+            need_memory -= room.memory.get(member.id, 0)
+            if need_cpus <= 0 and need_memory <= 0:
+                yield tuple(sorted(near[:size], key=lambda chosen: chosen.id))
+                break
 
 
 def has_room(nodes: Collection[int], room: Room, cpus: int, memory: int) -> bool:
@@ -53,8 +75,8 @@ def has_room(nodes: Collection[int], room: Room, cpus: int, memory: int) -> bool
     )
 
 
-def _cost(chosen: tuple[NumaNode, ...], room: Room) -> tuple[object, ...]:
-    pairs = [distance(a, b) for a, b in combinations(chosen, 2)]
+def _cost(chosen: Nodes, room: Room) -> tuple[object, ...]:
+    pairs = [max(distance(a, b), distance(b, a)) for a, b in combinations(chosen, 2)]
     ids = [node.id for node in chosen]
     requests = [room.load.get(node, (0, 0)) for node in ids]
     return (
@@ -95,7 +117,8 @@ def take_cpus(
 
 def _whole_cores(machine: Machine, free: frozenset[int], count: int) -> list[frozenset[int]]:
     """Return the cores that are wholly free, those of the node and cache that fit ``count`` most tightly first."""
-    cores = sorted({machine.core(cpu) for cpu in free if machine.core(cpu) & machine.online <= free}, key=min)
+    threads = {cpu: machine.core(cpu) & machine.online for cpu in free}
+    cores = sorted({core for core in threads.values() if core and core <= free}, key=min)
     home = {cpu: node.id for node in machine.nodes for cpu in node.cpus}
 
     def group(core: frozenset[int]) -> tuple[int, int]:

@@ -157,12 +157,13 @@ def _bound(
 ) -> Decision:
     pod = binding.need_of_pod(request, node) if nodes is not None and binding.is_whole(request, policy) else None
     memory = request.memory if pod is None else pod.memory
-    mems = node.local if nodes is None else binding.widened(nodes & node.local, memory, room, node)
+    mems = node.local if nodes is None else binding.memory_of(nodes, memory, room, node)
+    bound = None if nodes is None else nodes - node.remote | mems
     what = "CPUs of its own" if exclusive else "CPUs shared by online work"
     where = "local memory" if nodes is None else "memory near its CPUs" if pod is None else "where its pod is"
     place = Placement(
         exclusive=cpus if exclusive else frozenset(),
-        nodes=None if nodes is None else mems,
+        nodes=bound,
         memory=0 if nodes is None else request.memory,
         cpus=request.cpus,
     )
@@ -172,7 +173,7 @@ def _bound(
         cpus=cpus,
         mems=mems,
         placement=place,
-        pod=None if pod is None else binding.of_pod(pod, mems, request, node),
+        pod=None if pod is None or bound is None else binding.of_pod(pod, bound, request, node),
     )
 
 

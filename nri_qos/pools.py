@@ -126,8 +126,10 @@ class Node:
         load: dict[int, tuple[int, int]] = {}
         for place in (place for key, place in self._reserved.items() if key not in without):
             nodes = place.nodes or frozenset()
+            holding = nodes & self.with_memory or nodes
+            for node in holding:
+                memory[node] = memory.get(node, 0) + place.memory // len(holding)
             for node in nodes:
-                memory[node] = memory.get(node, 0) + place.memory // len(nodes)
                 cpus[node] = cpus.get(node, 0) + (0 if place.exclusive else place.cpus // len(nodes))
                 requests, containers = load.get(node, (0, 0))
                 load[node] = requests + place.cpus // len(nodes), containers + 1
