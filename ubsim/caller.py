@@ -10,7 +10,7 @@ import errno
 import os
 import socket
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -30,6 +30,19 @@ class Caller:
     def of(cls, connection: socket.socket) -> "Caller":
         pid, uid, _ = UCRED.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, UCRED.size))
         return cls(pid, uid)
+
+    @classmethod
+    def who_sent(cls, ancillary: Sequence[tuple[int, int, bytes]]) -> "Caller | None":
+        """Return whom the kernel vouches for as the sender of one message: root may send for another process."""
+        for level, kind, data in ancillary:
+            if (level, kind) == (socket.SOL_SOCKET, socket.SCM_CREDENTIALS):
+                pid, uid, _ = UCRED.unpack(data)
+                return cls(pid, uid) if pid else None
+        return None
+
+    def to_send(self) -> tuple[int, int, bytes]:
+        """The ancillary data that makes a message one of this process."""
+        return socket.SOL_SOCKET, socket.SCM_CREDENTIALS, UCRED.pack(self.pid, self.uid, self.uid)
 
     @property
     def is_root(self) -> bool:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ubhost.errors import InvalidRequest, UbError
-from ubsim import daemon, record, supernode
+from ubsim import daemon, inside, record, supernode
 from ubsim.generate import generate
 from ubsim.handles import NodeHandle, SuperNodeHandle, handle
 from ubsim.orders import OPERATIONS
@@ -40,6 +40,10 @@ def parser() -> argparse.ArgumentParser:
     log = command("log", "what was asked of a node, and how it ended")
     _add_node(log)
     log.add_argument("--json", action="store_true")
+    inside_ = command("exec", "run a program on a node, as if the node were this machine: for tools without UB_ROOT")
+    _add_node(inside_)
+    inside_.add_argument("--netns", metavar="PATH", help="as a process of a pod: the pod's network namespace")
+    inside_.add_argument("argv", nargs=argparse.REMAINDER, metavar="-- PROGRAM …")
     _add_happenings(command)
     made = commands.add_parser("generate", help="print a scenario of a given size")
     made.add_argument("--nodes", type=int, required=True, metavar="N", help="1 to 1024")
@@ -128,6 +132,11 @@ def main(argv: Sequence[str]) -> int:
             return _status(handle(arguments.root), as_json=arguments.json)
         case "log":
             _print_log(_node(handle(arguments.root), arguments.node), as_json=arguments.json)
+        case "exec":
+            argv = arguments.argv[1:] if arguments.argv[:1] == ["--"] else arguments.argv
+            if not argv:
+                raise InvalidRequest("say what to run: ubnode sim exec -- PROGRAM ARGUMENT …")
+            return inside.run(_node(handle(arguments.root), arguments.node), argv, arguments.netns)
         case "generate":
             asked = (arguments.nodes, arguments.devices)
             print(generate(*asked, wiring=arguments.wiring, super_node_id=arguments.super_node_id), end="")

@@ -3,6 +3,7 @@
 Source: unix(7) (SO_PEERCRED, SCM_RIGHTS); reference/ub.md section 5 (at most 8 connections per uid).
 """
 
+import array
 import contextlib
 import os
 import socket
@@ -14,9 +15,10 @@ from pathlib import Path
 from ubhost.errors import HostFault
 from ubhost.netlink import MAX_MESSAGE
 from ubhost.ubse import wire
-from ubsim.caller import Caller
+from ubsim.caller import UCRED, Caller
 
 MAX_PER_UID = 8
+MAX_DESCRIPTORS = 4  # with one request
 REQUEST_TIMEOUT_S = 60.0  # ubse.conf request.timeout
 
 
@@ -67,18 +69,30 @@ def keep(door: socket.socket, serve: Callable[[socket.socket], None], _: str) ->
 
 def serve_kernel(connection: socket.socket, answer: Callable[[bytes, int | None, Caller], bytes]) -> None:
     """Answer netlink datagrams until the peer hangs up; descriptors live as long as their request."""
-    caller = Caller.of(connection)
+    peer = Caller.of(connection)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+    space = socket.CMSG_SPACE(4 * MAX_DESCRIPTORS) + socket.CMSG_SPACE(UCRED.size)
     while True:
-        request, descriptors, _, _ = socket.recv_fds(connection, MAX_MESSAGE, 4, socket.MSG_CMSG_CLOEXEC)
+        request, ancillary, _, _ = connection.recvmsg(MAX_MESSAGE, space, socket.MSG_CMSG_CLOEXEC)
+        descriptors = _descriptors(ancillary)
         try:
             if not request:
                 return
+            caller = Caller.who_sent(ancillary) or peer
             reply = answer(request, descriptors[0] if descriptors else None, caller)
         finally:
             for descriptor in descriptors:
                 os.close(descriptor)
         if reply:
             connection.send(reply)
+
+
+def _descriptors(ancillary: list[tuple[int, int, bytes]]) -> list[int]:
+    found = array.array("i")
+    for level, kind, data in ancillary:
+        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+            found.frombytes(data[: len(data) - len(data) % found.itemsize])
+    return list(found)
 
 
 class Ration:
