@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import TextIO, cast
 
-from cni_ub import engine, spec
+from cni_ub import engine, shim, spec
 from cni_ub.agent.settings import DEFAULT_RESOURCE, KubeletSettings
 from cni_ub.host import Host
 from cni_ub.kubelet import devices_of
@@ -21,6 +21,11 @@ from ubhost import log, providers
 from ubhost.errors import InvalidRequest
 from ubhost.ledger import Ledger
 from ubhost.roots import Roots
+
+
+def main() -> int:
+    """Be what ``cni_ub.shim.become`` starts: the nonce is the second argument."""
+    return shim.finish(lambda: run(os.environ, sys.argv[2], shim.read_all(0)))
 
 
 def run(environ: Mapping[str, str], nonce: str, stdin: bytes) -> tuple[int, bytes]:

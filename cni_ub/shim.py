@@ -2,8 +2,8 @@
 
 Every pod start pays for this module's imports, so there are few (a test lists them): not even ``json`` and
 ``socket``, which cost 6 ms each. VERSION and a wrong environment are answered here. The rest goes to the agent's
-socket as it came; if no agent answers, the engine is loaded and does the work in this process, under the same
-locks and with the same ledger. The agent is needed for speed only.
+socket as it came; if no agent answers, the engine does the work in this process, under the same locks and with the
+same ledger. The agent is needed for speed only. How the engine is loaded the caller of ``main`` knows.
 
 Source: design section 4; containernetworking/cni SPEC.md 1.1.0.
 """
@@ -15,21 +15,32 @@ from cni_ub import spec, wire
 
 TYPE_CHECKING = False  # typing's own, without its import
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+
+    Engine = Callable[[bytes, bytes], tuple[int, bytes]]  # stdin and nonce in; exit code and document out
 
 CONNECT_TIMEOUT = 2.0  # seconds until a worker of the agent must be ours
 ANSWER_TIMEOUT = 150.0  # seconds; longer than the engine's own deadlines together
+ONE_CALL = "one-call"  # the argument by which ub-agent knows that it is to be the engine of one call
 STDIN_PATIENCE = 0.25  # seconds that VERSION waits for a configuration it hardly needs
 
 
-def main(argv: "Sequence[str] | None" = None) -> int:
-    """Answer one CNI command; return 0, or 1 after printing a CNI error object."""
+def main(engine: "Engine", argv: "Sequence[str] | None" = None) -> int:
+    """Answer one CNI command; return 0, or 1 after printing a CNI error object.
+
+    Args:
+        engine: does the work when no agent answers.
+    """
     arguments = list(sys.argv[1:] if argv is None else argv)
-    if arguments:
-        return _about(arguments)
+    return _about(arguments) if arguments else finish(lambda: _answer(engine))
+
+
+def finish(call: "Callable[[], tuple[int, bytes]]") -> int:
+    """Carry out a call and print its document, or a CNI error object; return the exit code."""
     _fill_standard_descriptors()
     try:
-        return _answer()
+        code, document = call()
+        return _print(document) or code
     except spec.Refused as refused:
         _print(refused.document())
     except Exception as error:  # a runtime needs a CNI error, whatever went wrong
@@ -46,19 +57,18 @@ def _about(arguments: "Sequence[str]") -> int:
     return 2
 
 
-def _answer() -> int:
+def _answer(engine: "Engine") -> tuple[int, bytes]:
     verb = os.environ.get("CNI_COMMAND", "")
     if not verb:
         from ubhost.version import version
 
         sys.stderr.write(f"ub-cni {version()}: gives a pod its UB device; CNI versions {', '.join(spec.VERSIONS)}\n")
-        return 0
+        return 0, b""
     if verb == "VERSION":
-        return _print(spec.versions(_read_patiently()))
+        return 0, spec.versions(_read_patiently())
     spec.check_environment(os.environ)
-    stdin, nonce = _read_all(0), os.urandom(8).hex().encode()
-    code, document = _ask_agent(stdin, nonce) or _do_it_here(stdin, nonce)
-    return _print(document) or code
+    stdin, nonce = read_all(0), os.urandom(8).hex().encode()
+    return _ask_agent(stdin, nonce) or engine(stdin, nonce)
 
 
 def _ask_agent(stdin: bytes, nonce: bytes) -> tuple[int, bytes] | None:
@@ -98,10 +108,14 @@ def _open_netns(path: str) -> list[int]:
         return []
 
 
-def _do_it_here(stdin: bytes, nonce: bytes) -> tuple[int, bytes]:
-    from cni_ub.local import run
-
-    return run(os.environ, nonce.decode(), stdin)
+def become(executable: str, stdin: bytes, nonce: bytes) -> "tuple[int, bytes]":
+    """Be an engine: go on as ``executable``, which is told to answer one call, with the same stdin once more."""
+    copy = os.memfd_create("network-configuration")
+    while stdin:
+        stdin = stdin[os.write(copy, stdin) :]
+    os.lseek(copy, 0, os.SEEK_SET)
+    os.dup2(copy, 0)
+    os.execv(executable, [executable, ONE_CALL, nonce.decode()])  # noqa: S606
 
 
 def _fill_standard_descriptors() -> None:
@@ -111,7 +125,7 @@ def _fill_standard_descriptors() -> None:
     os.close(fd)
 
 
-def _read_all(fd: int) -> bytes:
+def read_all(fd: int) -> bytes:
     read = b""
     try:
         while chunk := os.read(fd, 1 << 16):

@@ -117,3 +117,9 @@ def test_version_echoes_what_it_was_asked_with(stdin: bytes, version: str) -> No
 def test_version_answers_whatever_is_on_stdin(stdin: bytes) -> None:
     assert json.loads(spec.versions(stdin))["supportedVersions"] == list(spec.VERSIONS)
     assert json.loads(spec.versions(b'{"cniVersion":"' + stdin))["supportedVersions"] == list(spec.VERSIONS)
+
+
+@given(st.text(), st.text())
+def test_a_failure_is_the_json_that_json_would_write(message: str, details: str) -> None:
+    wanted = {"cniVersion": "1.0.0", "code": 7, "msg": message} | ({"details": details} if details else {})
+    assert spec.failure(7, message, details, "1.0.0") == json.dumps(wanted).encode() + b"\n"
