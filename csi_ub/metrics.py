@@ -11,6 +11,7 @@ from pathlib import Path
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric, SummaryMetricFamily
 
 from csi_ub.syncthing.beats import lags
+from csi_ub.syncthing.conflicts import counted
 from csi_ub.volumes import Volumes
 from ubhost.errors import UbError
 from ubhost.webserver import WebServer, is_ready
@@ -61,21 +62,23 @@ class Exposition:
         lag = GaugeMetricFamily(
             "csi_ub_replication_lag_seconds", "Age of the last beat of another node", labels=("volume", "node")
         )
+        conflicts = GaugeMetricFamily("csi_ub_conflicts", "Conflict copies that wait for somebody", labels=("volume",))
         for pool in self._volumes.pools:
             found = list(pool.volumes.all())
             for key, number in Counter((each.spec.type.value, each.engine) for each in found).items():
                 count.add_metric((pool.name, *key), number)
             promised.add_metric((pool.name,), sum(each.size for each in found))
             available.add_metric((pool.name,), pool.space.available(pool.path))
-            self._add_lags(lag, [pool.volumes.home / each.id / "share" for each in found])
-        self._add_lags(lag, list(self._replicas.glob("ub-*/")))
-        yield from (count, promised, available, lag)
+            self._add_copies(lag, conflicts, {each.id: pool.volumes.home / each.id / "share" for each in found})
+        self._add_copies(lag, conflicts, {share.name: share for share in self._replicas.glob("ub-*/")})
+        yield from (count, promised, available, lag, conflicts)
 
-    def _add_lags(self, lag: GaugeMetricFamily, shares: list[Path]) -> None:
-        for share in shares:
-            volume = share.parent.name if share.name == "share" else share.name
+    def _add_copies(self, lag: GaugeMetricFamily, conflicts: GaugeMetricFamily, shares: dict[str, Path]) -> None:
+        for volume, share in shares.items():
             for node, seconds in lags(share, self._volumes.node).items():
                 lag.add_metric((volume, node), seconds)
+            if (number := counted(share)) is not None:
+                conflicts.add_metric((volume,), number)
 
 
 def serve(address: str, volumes: Volumes, replicas: Path, calls: Calls, check: Callable[[], None]) -> None:

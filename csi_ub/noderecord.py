@@ -70,6 +70,12 @@ class NodeRecords:
             log.warning("unreadable record", extra={"path": str(path), "error": str(error)})
             return None
 
+    def all(self) -> Iterator[NodeRecord]:
+        """Yield the record of every volume on this node, in the order of ids."""
+        for path in sorted(self._folder.glob("*.json")):
+            if is_own_id(path.stem) and (record := self.read(path.stem)):
+                yield record
+
     def write(self, record: NodeRecord) -> None:
         """Replace the record; an idle one is removed."""
         path = self._path(record.volume)

@@ -140,6 +140,7 @@ def volumes(folder: Path, megabytes: int) -> dict[str, dict[str, float]]:
         nodes = [
             Driver.start(folder, name, config={"peers": peers}, within=tuple(netns.inside(name))) for name in addresses
         ]
+        stack.callback(_end_syncthing, nodes)
         for node in nodes:
             stack.callback(node.stop)
         for consistency, engine, place in _KINDS:
@@ -153,7 +154,6 @@ def volumes(folder: Path, megabytes: int) -> dict[str, dict[str, float]]:
             nodes[place].unstage(volume)
             if consistency == "strong":
                 nodes[0].delete(volume.volume_id)
-        stack.callback(_end_syncthing, nodes)
     return found
 
 

@@ -75,7 +75,7 @@ class SyncthingEngine:
         return {**context, "writers": volume.spec.writers.value}
 
     def stage(self, reach: Reach) -> int:
-        share = self._path(reach)
+        share = self.copy(reach)
         if reach.pool is None:
             if reach.owner not in self.keeper.peers:
                 raise Unsupported(f"volume {reach.volume} belongs to node {reach.owner}, which is not among our peers")
@@ -92,7 +92,7 @@ class SyncthingEngine:
     def verify(self, reach: Reach) -> None:
         if not self.daemon.is_running():
             raise HostFault(f"Syncthing does not run on node {self.node}: copies of volume {reach.volume} drift apart")
-        share = self._path(reach)
+        share = self.copy(reach)
         if not (share / "data").is_dir():
             raise NotFound(f"volume {reach.volume} has no data on node {self.node}")
         if trouble := self._trouble(reach.volume):
@@ -115,7 +115,7 @@ class SyncthingEngine:
         volume = reach.pool.volumes.find(reach.volume) if reach.pool else None
         if reach.pool and volume:
             return reach.pool.usage(volume)
-        found = os.statvfs(self._path(reach))
+        found = os.statvfs(self.copy(reach))
         return Usage((found.f_blocks - found.f_bfree) * found.f_frsize, found.f_blocks * found.f_frsize)
 
     def detach(self, reach: Reach, node: str) -> None:
@@ -130,6 +130,10 @@ class SyncthingEngine:
         self.daemon.start()
         with suppress(NotFound):
             self.daemon.delete(f"config/folders/{volume.id}")
+
+    def copy(self, reach: Reach) -> Path:
+        """Return where this node's copy of a volume is, or would be."""
+        return reach.pool.volumes.home / reach.volume / "share" if reach.pool else self.keeper.replicas / reach.volume
 
     def _trouble(self, volume_id: str) -> str:
         """Return why what others sent cannot be taken: a full disk, for example; "" if nothing is wrong."""
@@ -184,13 +188,10 @@ class SyncthingEngine:
                 raise Unreachable(f"node {reach.owner} has not sent volume {reach.volume} yet")
             time.sleep(0.2)
 
-    def _path(self, reach: Reach) -> Path:
-        return reach.pool.volumes.home / reach.volume / "share" if reach.pool else self.keeper.replicas / reach.volume
-
     @contextmanager
     def _open(self, reach: Reach) -> Iterator[Share]:
         try:
-            descriptor = os.open(self._path(reach), os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+            descriptor = os.open(self.copy(reach), os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         except FileNotFoundError:
             raise NotFound(f"volume {reach.volume} has no copy on node {self.node}") from None
         try:

@@ -14,10 +14,12 @@ from csi_ub.models.store import ModelStore
 from csi_ub.models.switching import Standing
 from csi_ub.pool import attachments
 from csi_ub.pools.copy import remove_tree
-from csi_ub.syncthing import beats, deviceid, folders, terms
+from csi_ub.syncthing import beats, conflicts, deviceid, folders, terms
 from csi_ub.syncthing.daemon import PORT, Daemon
 from csi_ub.syncthing.terms import Terms
 from ubhost.errors import Busy, UbError
+
+_COUNT_S = 5.0
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +51,7 @@ class Keeper:
         return self.replicas / f"{volume}.done"
 
     def keep(self) -> None:
-        """Find peers that came up, look for changes, beat, follow models, and drop copies that are done with."""
+        """Find peers that came up, look for changes and conflicts, beat, follow models, drop unused copies."""
         self.daemon.start()  # it may have died
         for node, host in self.peers.items():
             if node not in self._devices:
@@ -66,6 +68,8 @@ class Keeper:
                 continue
             self._beat(share, folder["id"], agreed)
             self._in_background(f"scan {folder['id']}", lambda id_=folder["id"], s=agreed: self._scan(id_, s))  # type: ignore[misc]
+            if not agreed.is_model:
+                self._in_background(f"count {folder['id']}", lambda s=share: _count(s))  # type: ignore[misc]
             if {device["deviceID"] for device in folder["devices"]} < set(self.everybody()):
                 folder["devices"] = [{"deviceID": device} for device in self.everybody()]
                 self.daemon.put(f"config/folders/{folder['id']}", folder)
@@ -123,6 +127,13 @@ class Keeper:
             except (UbError, OSError) as error:
                 log.warning("copies are not kept just now", extra={"error": str(error)})
             time.sleep(1)
+
+
+def _count(share: Path) -> None:
+    """Count conflicts, then rest for long: pods have a better use for the disk."""
+    started = time.monotonic()
+    conflicts.count(share)
+    time.sleep(max(_COUNT_S, 100 * (time.monotonic() - started)))
 
 
 def standings(share: Path, node: str) -> list[Standing]:

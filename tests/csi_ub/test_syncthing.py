@@ -1,5 +1,6 @@
 """Eventual volumes: copies on every node that become alike, within a bound that is measured."""
 
+import json
 import mmap
 import os
 import shutil
@@ -111,6 +112,16 @@ def test_copies_become_alike_within_the_bound_and_conflicts_keep_both(nodes: lis
     netns.cut("node1", 1, off=False)
     wait(lambda: len(edits(here)) == 2 and edits(here) == edits(there), 60)
     assert set(edits(here).values()) == {"edited on node0", "edited on node1"}
+    for driver in nodes:
+        (conflict,) = json.loads(ubnode(driver, "volumes", "conflicts", "--json").stdout)
+        assert (conflict["volume"], conflict["file"]) == (volume.volume_id, "two")
+        assert text(here / "two") == f"edited on {conflict['winner']}" != text(here / conflict["copy"])
+        (row,) = json.loads(ubnode(driver, "volumes", "--json").stdout)
+        assert (row["owner"], row["nodes"]) == ("node0", ["node0", "node1"])
+        assert row["published"] == [str(driver.target(volume))]
+        assert row["lag"] < 60
+    counted = [nodes[0].pool / "volumes" / volume.volume_id / "share/conflicts", *nodes[1].root.glob("**/conflicts")]
+    wait(lambda: [text(path) for path in counted] == ["1", "1"], 60)
     wait(lambda: not condition(nodes[1], volume, there).abnormal)
 
     with refused(Code.FAILED_PRECONDITION, naming="node1"):
