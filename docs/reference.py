@@ -100,6 +100,8 @@ STORAGE: Mapping[str, str] = {
     "replicas": "size of the replica group",
     "pool": "pool of the node that gives the space; the first if not given",
     "engine": "which engine serves it, where there are several; chosen if not given",
+    "switchPolicy": "model: `all-ready` switches when every node has the version, `per-node` each node for itself",
+    "writers": "eventual: `multi`, or `single`: one node at a time may write",
     "maxStaleness": "eventual: the promised bound, such as `5s`; mutable",
 }
 ENUMS: Mapping[str, type[Enum]] = {"type": VolumeType, "consistency": Consistency}

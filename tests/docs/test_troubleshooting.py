@@ -4,6 +4,8 @@ import ast
 import re
 from pathlib import Path
 
+import csi_ub.errors
+import nri_qos.errors
 from cni_ub.errors import CODES
 
 ROOT = Path(__file__).parents[2]
@@ -44,6 +46,13 @@ def test_every_metric_and_key_that_is_named_is_in_the_reference() -> None:
     assert {name for name in named if f"`{name}`" not in reference} - {"qos.min"} == set()
 
 
-def test_our_own_cni_codes_are_all_explained() -> None:
-    explained = {int(code) for code in re.findall(r"^\| (\d+) \|", TEXT, re.MULTILINE)}
-    assert {code for code in CODES.values() if 50 <= code < 999} <= explained
+def explained(plugin: str) -> set[str]:
+    """Return the codes in the table of a plugin."""
+    [table] = re.findall(rf"^\| {plugin}[^\n]*\n\|[-|]+\n((?:\|[^\n]*\n)+)", TEXT, re.MULTILINE)
+    return {row.split(" | ")[0].strip("| ") for row in table.splitlines()}
+
+
+def test_every_code_of_every_plugin_is_explained() -> None:
+    assert explained("ub-cni") == {"1", *(str(code) for code in CODES.values())}
+    assert explained("ub-csi") == {status.name for status in csi_ub.errors.STATUS.values()}
+    assert explained("nri-qos") == {status.name for status in nri_qos.errors.STATUS.values()}

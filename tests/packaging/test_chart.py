@@ -423,6 +423,22 @@ def test_cleaning_up_replaces_the_plugins(render: Render) -> None:
     assert not of_kind(manifests, "CSIDriver")
 
 
+@pytest.mark.parametrize("guide", ["multus", "chaining", "rdma", "colocation"])
+def test_values_of_the_guides_give_a_valid_chart(
+    helm: str, conforms: Callable[[str], subprocess.CompletedProcess[str]], guide: str, tmp_path: Path
+) -> None:
+    page = (ROOT / "docs" / "howto" / f"{guide}.md").read_text()
+    for block in re.findall(r"^```yaml\n(# values.yaml\n.*?)^```$", page, re.DOTALL | re.MULTILINE):
+        (tmp_path / "values.yaml").write_text(block)
+        done = call(helm, "template", "ub", CHART, "--kube-version", KUBERNETES, "--values", tmp_path / "values.yaml")
+        assert done.returncode == 0, done.stderr
+        assert conforms(done.stdout).returncode == 0
+        for component, kind in (("agent", AgentConfig), ("csi", CsiConfig), ("nri", NriConfig)):
+            maps = of_kind([each for each in yaml.safe_load_all(done.stdout) if each], "ConfigMap")
+            if found := maps.get(f"ub-ub-node-{component}"):
+                config.convert(yaml.safe_load(found["data"][f"{component}.yaml"]), kind, where=guide)
+
+
 def test_the_plain_manifests_are_what_the_chart_gives_now(helm: str, tmp_path: Path) -> None:
     call(ROOT / "packaging" / "render-manifests", tmp_path).check_returncode()
     committed = {file.name: file.read_text() for file in (ROOT / "packaging" / "manifests").glob("*.yaml")}
