@@ -48,6 +48,17 @@ class Caller:
     def is_root(self) -> bool:
         return self.uid == 0
 
+    def netns(self) -> int:
+        """Return the inode of the network namespace that the caller is in.
+
+        Raises:
+            Refused: ESRCH, it is gone.
+        """
+        try:
+            return os.stat(f"/proc/{self.pid}/ns/net").st_ino  # noqa: PTH116
+        except OSError as error:
+            raise Refused(errno.ESRCH, f"process {self.pid} is gone") from error
+
     def read(self, address: int, size: int) -> bytes:
         """Return ``size`` bytes of the caller's memory, as copy_from_user() would.
 

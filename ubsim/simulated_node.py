@@ -23,7 +23,7 @@ from ubhost.kernel.rtnl import Refused
 from ubhost.model import Eid, PortState, UbHost, UrmaDevice
 from ubhost.provider import Sharing
 from ubhost.roots import Roots
-from ubsim import consistency, record, sockets, sysfs, tree
+from ubsim import consistency, contexts, record, sockets, sysfs, tree
 from ubsim.cables import LinkEvents, Obituaries
 from ubsim.caller import Caller
 from ubsim.changes import Change
@@ -101,6 +101,7 @@ class SimulatedNode:
         self._door(run / "kernel.sock", socket.SOCK_SEQPACKET, 0o600, self._serve_kernel)
         self._door(run / "control.sock", socket.SOCK_STREAM, 0o600, lambda c: sockets.serve_lines(c, control.answer))
         self._door(run / "obmm.sock", socket.SOCK_STREAM, 0o600, self._serve_regions)
+        self._door(run / "uburma.sock", socket.SOCK_SEQPACKET, 0o666, self._serve_contexts)
         self._door(run / "uevents.sock", socket.SOCK_SEQPACKET, 0o600, self.uevents.add, keeps=True)
         self._list_regions()
         self.open_ubse()
@@ -250,6 +251,9 @@ class SimulatedNode:
 
     def _serve_kernel(self, connection: socket.socket) -> None:
         sockets.serve_kernel(connection, self.kernel.answer)
+
+    def _serve_contexts(self, connection: socket.socket) -> None:
+        contexts.serve(connection, lambda: self.kernel.state)
 
     def _serve_regions(self, connection: socket.socket) -> None:
         if Caller.of(connection).is_root:

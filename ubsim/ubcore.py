@@ -207,11 +207,12 @@ class Ubcore:
     def check_access(self, name: str, index: int, netns: int) -> None:
         """Raise what creating a context would: the device and the EID must both be the caller's namespace's."""
         device = self._device(name, errno.ENODEV)
+        if not 0 <= index < MAX_EIDS:
+            raise Refused(errno.EINVAL, f"eid index {index} of {name} is not below {MAX_EIDS}")
         if not device.is_in(netns):
             raise Refused(errno.EPERM, f"{name} is not accessible by current ns")
-        if not 0 <= index < len(device.slots) or device.slots[index].eid.is_zero:
-            raise Refused(errno.EINVAL, f"{name} has no EID in slot {index}")
-        if not self.is_eid_shared and device.slots[index].netns != netns:
+        slot = device.slots[index] if index < len(device.slots) else None
+        if slot is None or slot.eid.is_zero or (slot.netns != netns and not self.is_eid_shared):
             raise Refused(errno.EPERM, "eid is not accessible by current ns")
 
     def _assigned_by_hand(self, name: str) -> Device:

@@ -25,6 +25,6 @@ def test_a_daemon_that_is_just_entering_its_wait_hears_the_signal(number: signal
             daemon.stdout.readline()
             daemon.send_signal(number)
             try:
-                assert daemon.wait(timeout=20) == 0
+                assert daemon.wait(timeout=60) == 0
             finally:
                 daemon.kill()

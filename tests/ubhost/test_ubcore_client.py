@@ -192,7 +192,7 @@ def simulator(tmp_path: Path) -> Iterator[tuple[Path, list[tuple[Message, int]]]
     thread = threading.Thread(target=serve)
     thread.start()
     yield path, heard
-    thread.join(timeout=5)
+    thread.join(timeout=60)
     listener.close()
 
 

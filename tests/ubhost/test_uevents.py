@@ -43,7 +43,7 @@ def test_any_datagram_is_parsed_or_none(datagram: bytes) -> None:
     assert parse(datagram) is None or b"@" in datagram
 
 
-def news(uevents: Uevents, timeout_s: float = 5) -> Batch:
+def news(uevents: Uevents, timeout_s: float = 60) -> Batch:
     assert select.select([uevents], [], [], timeout_s)[0], "no uevent came"
     return uevents.read()
 

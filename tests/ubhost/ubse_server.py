@@ -29,7 +29,7 @@ class Server:
 
     def close(self) -> None:
         self._listener.shutdown(socket.SHUT_RDWR)
-        self._thread.join(timeout=5)
+        self._thread.join(timeout=60)
         self._workers.shutdown()
         self._listener.close()
 

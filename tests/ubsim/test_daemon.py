@@ -7,6 +7,7 @@ import stat
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,7 @@ from ubhost.ubcore.transport import SIMULATED_FAMILY, SimulatorChannel
 from ubhost.ubse.client import Ubse
 from ubhost.ubse.wire import Module, Request
 from ubsim import named_netns, record
+from ubsim.contexts import context
 from ubsim.handles import NodeHandle, SuperNodeHandle
 
 pytestmark = pytest.mark.kernel
@@ -30,7 +32,7 @@ NewPod = Callable[[str], int]
 SHARED = {"name": "shared", "sharing": "shared", "nodes": [{"name": "node0"}]}
 
 
-def wait_for(condition: Callable[[], bool], timeout_s: float = 5.0) -> None:
+def wait_for(condition: Callable[[], bool], timeout_s: float = 60.0) -> None:
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, "it never happened"
@@ -54,7 +56,7 @@ def provider(ub_node: NodeHandle) -> Provider:
 
 def ask(node: NodeHandle, request: bytes, *descriptors: int) -> list[Frame]:
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
-        connection.settimeout(5)
+        connection.settimeout(60)
         connection.connect(str(node.roots.simulator / "kernel.sock"))
         socket.send_fds(connection, [request], descriptors)
         return list(frames(connection.recv(65536)))
@@ -112,7 +114,7 @@ def test_garbage_is_answered_with_einval_or_eopnotsupp_and_the_node_lives_on(
     ub_node: NodeHandle, ubcore: Ubcore, garbage: bytes
 ) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
-        connection.settimeout(5)
+        connection.settimeout(60)
         connection.connect(str(ub_node.roots.simulator / "kernel.sock"))
         connection.send(garbage)
         assert int.from_bytes(connection.recv(65536)[16:20], "little", signed=True) in (
@@ -188,6 +190,33 @@ def test_only_root_may_talk_to_the_driver(ub_node: NodeHandle) -> None:
     run = ub_node.roots.simulator
     assert stat.S_IMODE(run.stat().st_mode) == 0o700
     assert {stat.S_IMODE((run / name).stat().st_mode) for name in ("kernel.sock", "control.sock")} == {0o600}
+
+
+@pytest.mark.parametrize("given", [("device", "eid"), ("device",), ()])
+def test_a_context_is_for_whom_the_device_and_the_eid_were_given_to(
+    ub_node: NodeHandle, ubcore: Ubcore, new_pod: NewPod, given: tuple[str, ...]
+) -> None:
+    pod = new_pod("pod")
+    if "device" in given:
+        ubcore.expose("udma2", pod)
+    if "eid" in given:
+        ubcore.move_eid("udma2", 0, pod)
+    is_pods = "eid" in given
+    with _refused_unless(is_pods), visiting(pod), context(ub_node.root, "udma2", 0):
+        pass
+    with _refused_unless(not is_pods), context(ub_node.root, "udma2", 0):  # in the host's own namespace
+        pass
+
+
+def _refused_unless(accessible: bool) -> AbstractContextManager[object]:
+    return nullcontext() if accessible else pytest.raises(PermissionError, match="not accessible by current ns")
+
+
+@pytest.mark.parametrize(("device", "index", "code"), [("udma99", 0, errno.ENODEV), ("udma2", 1024, errno.EINVAL)])
+def test_a_context_of_nothing_is_refused(ub_node: NodeHandle, device: str, index: int, code: int) -> None:
+    with pytest.raises(OSError, match=device) as caught, context(ub_node.root, device, index):
+        pass
+    assert caught.value.errno == code
 
 
 # Views
@@ -343,7 +372,7 @@ def test_two_nodes_reach_one_another_over_their_netdevs(supernode: SuperNodeHand
     finally:
         os.close(descriptor)
     with connection, echo:
-        echo.settimeout(5)
+        echo.settimeout(60)
         echo.sendto(bytes([128, 0, 0, 0, 0x55, 0x42, 0, 1]), (target, 0))
         while True:
             reply, sender = echo.recvfrom(2048)
@@ -425,7 +454,7 @@ def test_ubse_is_for_its_group_only(ub_node: NodeHandle) -> None:
 @pytest.mark.parametrize("body", [b"", b"no end of the name", b"\xff\xfe\0", b"urma_1\0\0\0"])
 def test_ubse_answers_nonsense_with_a_status_and_lives_on(ub_node: NodeHandle, ubse: Ubse, body: bytes) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-        connection.settimeout(5)
+        connection.settimeout(60)
         connection.connect(str(ub_node.roots.ubse_socket))
         connection.sendall(Request(Module.URMA, 1, body).encode())
         assert int.from_bytes(connection.recv(8)[:4], "little") != 0

@@ -175,7 +175,7 @@ def test_the_client_asks_what_ubsectl_asks(supernode: SuperNodeHandle, ub_node: 
 def test_the_stand_in_answers_them_over_its_socket(ub_node: NodeHandle) -> None:
     def ask(module: Module, op: int, body: bytes) -> Reader:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-            connection.settimeout(5)
+            connection.settimeout(60)
             connection.connect(str(ub_node.roots.ubse_socket))
             connection.sendall(wire.Request(module, op, body).encode())
             status, length = wire.reply_header(connection.recv(8))

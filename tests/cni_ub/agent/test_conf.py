@@ -180,7 +180,7 @@ def test_a_change_during_an_update_is_not_missed(folder: Path) -> None:
         made.stop()
 
 
-def _until(true: Callable[[], bool], timeout_s: float = 20) -> None:
+def _until(true: Callable[[], bool], timeout_s: float = 60) -> None:
     deadline = time.monotonic() + timeout_s
     while not true():
         assert time.monotonic() < deadline, "did not happen in time"

@@ -38,7 +38,7 @@ def by(registration: Registration) -> Settings:
     return Settings(kubelet=KubeletSettings(registration=registration))
 
 
-def until(true: object, timeout_s: float = 20) -> None:
+def until(true: object, timeout_s: float = 60) -> None:
     deadline = time.monotonic() + timeout_s
     while not true():  # type: ignore[operator]
         assert time.monotonic() < deadline, "did not happen in time"
