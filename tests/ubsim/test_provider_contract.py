@@ -98,7 +98,7 @@ def subject(make: Callable[[Sharing], Subject]) -> Subject:
 
 
 def eventually(subject: Subject, expected: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 60
     while not expected():
         assert time.monotonic() < deadline
         time.sleep(0.01)
