@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from nri_qos import paths
+from nri_qos.memory import Owner
 from nri_qos.model import Container, Decision, Machine, QosClass, State
 from nri_qos.pools import Node
 from nri_qos.world import Member, Sandbox
@@ -55,9 +56,10 @@ class Census:
             if folder is not None
         }
 
-    def namespaces(self) -> dict[str, str]:
-        """Return the namespaces of the pods, by their folders."""
-        return {house.folder: house.sandbox.pod.namespace for house in self.households if house.folder is not None}
+    def owners(self) -> dict[str, Owner]:
+        """Return the offline pods, by their folders."""
+        offline = ((house.folder, house) for house in self.households if house.qos is QosClass.BE)
+        return {folder: house.sandbox.pod.owner for folder, house in offline if folder is not None}
 
     def measured(self) -> list[str]:
         """Return the folders whose counters matter: managed pods, and containers with CPUs of their own."""

@@ -124,6 +124,9 @@ class Config:
     remote_budget: RemoteBudget = RemoteBudget()
     """Borrowed memory that offline work may have; who has more is kept off it until a fifth below."""
 
+    remote_limit: RemoteBudget = RemoteBudget()
+    """Borrowed memory with which offline work gets no further container; ``eviction`` ends its largest pod."""
+
     memory_reserve: Annotated[float, Meta(ge=0, le=0.5)] = 0.1
     """Share of this server's memory that shall stay available; below it, offline pods give some back."""
 
@@ -156,9 +159,10 @@ class Config:
             if (error := _error_of(lambda key=key: ids(getattr(self, key))))  # type: ignore[misc]
         ]
         wrong += [
-            f"remote_budget.{key}: {error}"
+            f"{which}.{key}: {error}"
+            for which in ("remote_budget", "remote_limit")
             for key in ("pod", "namespace")
-            if (error := _error_of(lambda key=key: size(getattr(self.remote_budget, key))))  # type: ignore[misc]
+            if (error := _error_of(lambda which=which, key=key: size(getattr(getattr(self, which), key))))  # type: ignore[misc]
         ]
         if self.metrics_address is not None and (error := _error_of(lambda: host_and_port(self.metrics_address or ""))):
             wrong.append(error)

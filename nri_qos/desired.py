@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from nri_qos import cpulist, knobs
 from nri_qos.census import Census, Household
+from nri_qos.memory import NOBODY, Over
 from nri_qos.model import QosClass
 from nri_qos.pools import Node
 from nri_qos.settings import Place, Setting, burst, cpu_max, memory
@@ -27,7 +28,7 @@ class Squeezed:
     cpus: frozenset[int]
     quota: Mapping[str, float] | Mapping[str, None]  # folder of a pod -> CPUs; None lifts our limit
     high: Mapping[str, float] = field(default_factory=dict)  # folder of a pod -> bytes
-    homebound: frozenset[str] = frozenset()  # folders of pods that are kept off borrowed memory
+    homebound: Over = NOBODY  # who is kept off borrowed memory
 
 
 def settings(census: Census, squeezed: Squeezed, held: Holds[Place]) -> Iterator[Setting]:
@@ -67,7 +68,8 @@ def _of_container(
         yield Setting(folder, "cpuset.cpus", None)
     if not member.decision.qos.is_managed or (asked.mems and member.decision.mems is None):
         return
-    mems = cpulist.render(node.local if house.folder in squeezed.homebound else _mems(member, node))
+    is_homebound = member.decision.qos is QosClass.BE and squeezed.homebound.has(house.sandbox.pod.owner)
+    mems = cpulist.render(node.local if is_homebound else _mems(member, node))
     yield Setting(folder, "cpuset.mems", mems, _before(member, asked.mems, member.decision.mems))
     if member.decision.qos is QosClass.BE:
         weight = None if member.is_adopted or asked.shares is None else str(weight_of(asked.shares))

@@ -120,10 +120,9 @@ class Loop(threading.Thread):
         if squeezed != self._squeezed_to or people is not self._settled_for:
             self._squeezed_to, self._settled_for = squeezed, people
             self.seen.offline, self.seen.quota = squeezed.cpus, dict(squeezed.quota)
-            spaces = people.namespaces() if squeezed.homebound else {}
             with self._world.locked(to_change=False) as world:
                 world.offline = squeezed.cpus
-                world.homebound = {spaces[folder] for folder in squeezed.homebound if folder in spaces}
+                world.homebound = squeezed.homebound
             wanted = {setting.place: setting for setting in desired.settings(people, squeezed, self._held)}
         else:
             wanted = self._wanted

@@ -7,11 +7,13 @@ stops it for good, and never ``memory.max``, which kills. With twice the reserve
 tenth a period, and lifted.
 
 The kernel has no limit of a cgroup for one NUMA node. A pod over its budget of borrowed memory, or of a namespace over
-its, is kept off the borrowed nodes, which moves its pages home, until it is a fifth below.
+its, is kept off the borrowed nodes, which moves its pages home, until it is a fifth below. If it is over the limit
+nevertheless, as there is no room at home, it gets no further container; and it is ended, if that is allowed.
 
 Pure. Source: reference/nri.md sections 3.1 and 4.5, rubik's dynMemory in 2.3.
 """
 
+from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
@@ -74,6 +76,10 @@ def _reclaim(used: Mapping[str, int], missing: float) -> dict[str, int]:
     return {pod: share for pod, share in shares.items() if share}
 
 
+Owner = tuple[str, str]
+"""Namespace and key of a pod."""
+
+
 @dataclass(frozen=True, slots=True)
 class Budget:
     """Bytes of borrowed memory; ``None`` is no limit."""
@@ -82,26 +88,44 @@ class Budget:
     namespace: int | None = None
 
 
-def over_budget(
-    borrowed: Mapping[str, int], namespaces: Mapping[str, str], before: frozenset[str], budget: Budget
-) -> frozenset[str]:
-    """Return the folders of pods that are to keep off the borrowed nodes.
+def lower(one: Budget, other: Budget) -> Budget:
+    """Return the tighter of two budgets."""
+
+    def least(a: int | None, b: int | None) -> int | None:
+        return min((limit for limit in (a, b) if limit is not None), default=None)
+
+    return Budget(least(one.pod, other.pod), least(one.namespace, other.namespace))
+
+
+@dataclass(frozen=True, slots=True)
+class Over:
+    """Who has more borrowed memory than a budget allows."""
+
+    pods: frozenset[Owner] = frozenset()
+    namespaces: frozenset[str] = frozenset()
+
+    def has(self, owner: Owner) -> bool:
+        """Whether a pod is over the budget by itself or with its namespace."""
+        return owner in self.pods or owner[0] in self.namespaces
+
+
+NOBODY = Over()
+
+
+def over_budget(borrowed: Mapping[Owner, int], before: Over, budget: Budget) -> Over:
+    """Return who is over ``budget``.
 
     Args:
-        borrowed: bytes on borrowed nodes, by folder of an offline pod.
-        namespaces: of these pods.
-        before: the answer of the last period; who is in it must fall well below the budget.
+        borrowed: bytes on borrowed nodes, of the offline pods.
+        before: the last answer; who is in it must fall well below the budget.
         budget: what is allowed.
     """
-    totals: dict[str, int] = {}
-    for pod, size in borrowed.items():
-        totals[namespaces[pod]] = totals.get(namespaces[pod], 0) + size
-    was_over = {namespaces[pod] for pod in before if pod in namespaces}
-    return frozenset(
-        pod
-        for pod, size in borrowed.items()
-        if _exceeds(size, budget.pod, pod in before)
-        or _exceeds(totals[namespaces[pod]], budget.namespace, namespaces[pod] in was_over)
+    totals: Counter[str] = Counter()
+    for (namespace, _), size in borrowed.items():
+        totals[namespace] += size
+    return Over(
+        frozenset(owner for owner, size in borrowed.items() if _exceeds(size, budget.pod, owner in before.pods)),
+        frozenset(name for name, size in totals.items() if _exceeds(size, budget.namespace, name in before.namespaces)),
     )
 
 

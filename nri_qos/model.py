@@ -94,6 +94,10 @@ class Pod:
         """What stays the same when the sandbox of the pod is made again."""
         return self.uid or self.id
 
+    @property
+    def owner(self) -> tuple[str, str]:
+        return self.namespace, self.key
+
     def says(self, key: str) -> str | None:
         """Return the pod's annotation ``key``, or its label of that name."""
         return self.annotations.get(key, self.labels.get(key))

@@ -61,7 +61,12 @@ def is_guaranteed(pod: Pod, container: Container) -> bool:
 def _offline(request: Request, node: Node) -> Decision:
     room = node.offline_room
     cpus = (node.occupied.offline or room) & room or room
-    mems = node.local if request.pod.namespace in node.occupied.homebound else node.offline_memory
+    if node.occupied.overdrawn.has(request.pod.owner):
+        raise Exhausted(
+            f"{request.label}: the pod or its namespace has more borrowed memory than remote_limit allows; "
+            f"ubnode qos node N --users shows who has it"
+        )
+    mems = node.local if node.occupied.homebound.has(request.pod.owner) else node.offline_memory
     return Decision(
         QosClass.BE,
         ("least weight", f"CPUs left by online work: {cpulist.render(cpus)}", f"memory: node {cpulist.render(mems)}"),

@@ -9,6 +9,7 @@ from functools import cached_property
 
 from nri_qos import placement
 from nri_qos.config import Config, ids
+from nri_qos.memory import NOBODY, Over
 from nri_qos.model import Machine, Placement
 from nri_qos.placement import Room
 
@@ -29,7 +30,8 @@ class Occupied:
     stopped: frozenset[Key] = frozenset()  # of them, those whose container does not run: its pod may use them
     foreign: frozenset[int] = frozenset()  # CPUs that kubelet or another plugin pinned for one container
     offline: frozenset[int] | None = None  # where the loop holds offline containers; None: it has not decided yet
-    homebound: frozenset[str] = frozenset()  # namespaces that have too much borrowed memory
+    homebound: Over = NOBODY  # who is kept off borrowed memory
+    overdrawn: Over = NOBODY  # who has so much of it that they get no further container
 
 
 @dataclass(frozen=True)

@@ -19,9 +19,9 @@ from collections.abc import Mapping
 
 from nri_qos import memory
 from nri_qos.census import Census
-from nri_qos.config import size
+from nri_qos.config import RemoteBudget, size
 from nri_qos.files import Gone, Hierarchy
-from nri_qos.memory import Budget
+from nri_qos.memory import Budget, Over
 from nri_qos.model import Machine
 from nri_qos.sampler import Sampler
 from nri_qos.writer import Writer
@@ -33,7 +33,8 @@ _log = logging.getLogger(__name__)
 class Relief:
     def __init__(self, files: Hierarchy, sampler: Sampler, writer: Writer, counts: Counter[tuple[str, ...]]) -> None:
         self.high: Mapping[str, float] = {}  # folder of an offline pod -> bytes
-        self.homebound: frozenset[str] = frozenset()  # folders of pods that are kept off borrowed memory
+        self.homebound = Over()  # who is kept off borrowed memory
+        self.overdrawn = Over()  # who gets no further container
         self._sampler = sampler
         self._writer = writer
         self._reclaimer = Reclaimer(files, writer.counts)
@@ -66,10 +67,31 @@ class Relief:
         after = config.eviction.after
         if after is not None and self._state.short * config.period >= after:
             self.evict(people, used, "memory", now)
-        budget = Budget(size(config.remote_budget.pod), size(config.remote_budget.namespace))
-        if budget != Budget() and self._period % BUDGET_ROUNDS == 0:
-            borrowed = self._sampler.borrowed(offline, people.node.remote)
-            self.homebound = memory.over_budget(borrowed, people.namespaces(), self.homebound, budget)
+        if self._period % BUDGET_ROUNDS == 0:
+            self._weigh_borrowed(people, now)
+
+    def _weigh_borrowed(self, people: Census, now: float) -> None:
+        """See who has too much borrowed memory, and end whom it did not help to be kept off it."""
+        config, owners = people.node.config, people.owners()
+        soft, hard = _budget(config.remote_budget), _budget(config.remote_limit)
+        if Budget() == soft == hard:
+            return
+        by_folder = self._sampler.borrowed(owners, people.node.remote)
+        borrowed = {owners[folder]: amount for folder, amount in by_folder.items()}
+        before, self.overdrawn = self.overdrawn, memory.over_budget(borrowed, self.overdrawn, hard)
+        self.homebound = memory.over_budget(borrowed, self.homebound, memory.lower(soft, hard))
+        if self.overdrawn != before:
+            _log.warning(
+                "borrowed memory over the limit",
+                extra={"namespaces": sorted(self.overdrawn.namespaces)} | {"pods": sorted(self.overdrawn.pods)},
+            )
+        stubborn = {
+            folder: amount
+            for folder, amount in by_folder.items()
+            if self.overdrawn.has(owners[folder]) and before.has(owners[folder])
+        }
+        if stubborn and config.eviction.after is not None:
+            self.evict(people, stubborn, "borrowed memory", now)
 
     def evict(self, people: Census, used: Mapping[str, int], why: str, now: float) -> None:
         """End the offline pod that has most of ``used`` (bytes by folder), unless one was ended just before."""
@@ -94,6 +116,10 @@ class Relief:
         for tenant in house.tenants:
             if tenant.folder is not None:
                 self._writer.do(tenant.folder, "cgroup.kill", "1")
+
+
+def _budget(configured: RemoteBudget) -> Budget:
+    return Budget(size(configured.pod), size(configured.namespace))
 
 
 class Reclaimer(threading.Thread):

@@ -18,6 +18,7 @@ from itertools import chain
 from nri_qos import classes, cpulist, plan
 from nri_qos.classes import Classified
 from nri_qos.config import Config
+from nri_qos.memory import NOBODY
 from nri_qos.model import Container, Decision, Machine, NumaPolicy, Placement, Pod, QosClass, Resources, State
 from nri_qos.pools import Key, Node, Occupied
 from nri_qos.request import Request
@@ -55,7 +56,7 @@ class World:
         self.machine: Machine | None = None
         self.kubelet_is_static = False  # kubelet's CPU manager pins containers itself
         self.offline: frozenset[int] | None = None  # where the loop holds offline containers
-        self.homebound: set[str] = set()  # namespaces that have too much borrowed memory
+        self.homebound = self.overdrawn = NOBODY  # who has too much borrowed memory, and who far too much
         self.sandboxes: dict[str, Sandbox] = {}
         self.members: dict[str, Member] = {}
         self.placements: dict[Key, Placement] = {}
@@ -307,7 +308,8 @@ class World:
             frozenset(self.placements.keys() - alive),
             frozenset(foreign),
             self.offline,
-            frozenset(self.homebound),
+            self.homebound,
+            self.overdrawn,
         )
 
 

@@ -409,20 +409,6 @@ def test_cpus_that_kubelet_pins_are_left_to_kubelet(runtime: Runtime, plugin: Pl
     assert cpus(tree, inner["batch"]) <= {2, 3, 4, 5, 6, 7}
 
 
-def test_a_pod_over_its_budget_of_borrowed_memory_is_kept_off_it(runtime: Runtime, plugin: Plugin, tree: Tree) -> None:
-    plugin.start(config={**PERIOD, "remote_budget": {"pod": "1Mi", "namespace": "1Gi"}})
-    runtime.register()
-    batch, inner = start_pod(runtime, tree, "batch", "BE")
-    assert tree.read(inner, "cpuset.mems") == "0-2"
-    tree.write(batch, "memory.numa_stat", "anon N0=9999999 N2=2000000")
-    until(lambda: tree.read(inner, "cpuset.mems") == "0-1")
-    _, late = start_pod(runtime, tree, "late", "BE")
-    assert tree.read(late, "cpuset.mems") == "0-1"  # of the same namespace
-    tree.write(batch, "memory.numa_stat", "anon N0=9999999")
-    until(lambda: tree.read(inner, "cpuset.mems") == "0-2")
-    until(lambda: tree.read(late, "cpuset.mems") == "0-2")
-
-
 def check_every(period: float, holds: Callable[[], bool], times: int) -> None:
     for _ in range(times):
         assert holds()

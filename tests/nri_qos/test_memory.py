@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nri_qos.memory import CALM_PERIODS, LOWER, RECLAIM_PERIODS, Budget, State, decide, over_budget, victim
+from nri_qos.memory import CALM_PERIODS, LOWER, RECLAIM_PERIODS, Budget, Over, State, decide, lower, over_budget, victim
 
 GIB = 1 << 30
 
@@ -44,14 +44,25 @@ def test_no_limit_is_ever_far_below_what_is_in_use_when_it_is_lowered(
             assert high >= min(LOWER * used[pod], before.high.get(pod, high))
 
 
+A, B, C = ("x", "a"), ("x", "b"), ("y", "c")
+
+
 def test_who_borrowed_too_much_is_kept_off_until_well_below() -> None:
-    namespaces = {"a": "x", "b": "x", "c": "y"}
     budget = Budget(pod=100, namespace=150)
-    assert over_budget({"a": 101, "b": 10, "c": 100}, namespaces, frozenset(), budget) == {"a"}
-    assert over_budget({"a": 90, "b": 10, "c": 0}, namespaces, frozenset("a"), budget) == {"a"}
-    assert over_budget({"a": 79, "b": 10, "c": 0}, namespaces, frozenset("a"), budget) == frozenset()
-    assert over_budget({"a": 80, "b": 80, "c": 0}, namespaces, frozenset(), budget) == {"a", "b"}
-    assert over_budget({"a": 999, "b": 0, "c": 0}, namespaces, frozenset(), Budget()) == frozenset()
+    assert over_budget({A: 101, B: 10, C: 100}, Over(), budget) == Over(frozenset({A}))
+    assert over_budget({A: 90, B: 10, C: 0}, Over(frozenset({A})), budget) == Over(frozenset({A}))
+    assert over_budget({A: 79, B: 10, C: 0}, Over(frozenset({A})), budget) == Over()
+    both = over_budget({A: 80, B: 80, C: 0}, Over(), budget)
+    assert both == Over(namespaces=frozenset({"x"}))
+    assert (both.has(A), both.has(B), both.has(("x", "new")), both.has(C)) == (True, True, True, False)
+    assert over_budget({A: 60, B: 61, C: 0}, both, budget) == both
+    assert over_budget({A: 60, B: 59, C: 0}, both, budget) == Over()
+    assert over_budget({A: 999, B: 0, C: 0}, Over(), Budget()) == Over()
+
+
+def test_the_tighter_of_two_budgets_counts() -> None:
+    assert lower(Budget(1, None), Budget(2, 3)) == Budget(1, 3)
+    assert lower(Budget(), Budget()) == Budget()
 
 
 def test_the_kernel_is_asked_first_for_a_twentieth_at_most_and_no_more_than_is_missing() -> None:
