@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO, cast
 
-from nri_qos import cgroup, restore
+from nri_qos import cgroup, resctrl, restore
 from nri_qos.config import Config
 from nri_qos.connection import Link, Stop
-from nri_qos.daemon import Daemon, journal_of
+from nri_qos.daemon import Daemon, journal_of, resctrl_of
 from nri_qos.stderr import PatientStderr
 from ubhost import config, log
 from ubhost.errors import Conflict, HostFault, InvalidRequest, UbError
@@ -140,6 +140,7 @@ def _restore(roots: Roots) -> int:
     if lock is None:
         raise Conflict("nri-qos runs on this node: end it first, or it changes again what is restored")
     outcome = restore.from_file(cgroup.folder(roots), journal_of(roots))
+    outcome[restore.RESTORED] += resctrl.remove(resctrl_of(roots))
     os.close(lock)
     print(", ".join(f"{count} {what}" for what, count in outcome.items()))
     return 1 if outcome["failed"] else 0

@@ -45,6 +45,11 @@ class Census:
         """Return the folders of the offline pods."""
         return [house.folder for house in self.households if house.qos is QosClass.BE and house.folder is not None]
 
+    def offline_containers(self) -> list[str]:
+        """Return the folders of the containers of offline pods."""
+        offline = (house for house in self.households if house.qos is QosClass.BE)
+        return [tenant.folder for house in offline for tenant in house.tenants if tenant.folder is not None]
+
     def folders(self, containers: Collection[str]) -> set[str]:
         """Return the folders of ``containers`` and of their pods."""
         return {

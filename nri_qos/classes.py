@@ -9,8 +9,10 @@ Source: design section 8; reference/nri.md sections 2.1 and 5 (C14).
 
 from dataclasses import dataclass
 
+from nri_qos import cpulist
 from nri_qos.config import Config
-from nri_qos.model import NUMA_KEY, OWN_KEY, SCOPE_KEY, NumaPolicy, NumaScope, Pod, QosClass
+from nri_qos.model import CPUS_KEY, NUMA_KEY, OWN_KEY, SCOPE_KEY, NumaPolicy, NumaScope, Pod, QosClass
+from ubhost.errors import InvalidRequest
 
 _STATIC = "kubernetes.io/config.source"
 _MIRROR = "kubernetes.io/config.mirror"
@@ -57,6 +59,24 @@ def _by_rule(pod: Pod, config: Config) -> tuple[QosClass, str]:
         if in_namespace and selector.labels.items() <= pod.labels.items():
             return selector.qos, f"selectors[{number}]"
     return QosClass.UNDECLARED, "no class declared"
+
+
+def cpu_list(pod: Pod, qos: QosClass, config: Config) -> tuple[frozenset[int] | None, tuple[tuple[str, str], ...]]:
+    """Return the CPUs that an online pod wants to run on, and what it says that it may not say or that means nothing.
+
+    A list of CPUs is the node's business, not the pod's: only namespaces of the configuration may give one. Of labels
+    none is taken, which can hold no comma.
+    """
+    asked = pod.annotations.get(CPUS_KEY)
+    if asked is None:
+        return None, ()
+    try:
+        cpus = cpulist.parse(asked)
+    except InvalidRequest:
+        cpus = frozenset()
+    if cpus and qos.is_online and pod.namespace in config.cpu_list_namespaces:
+        return cpus, ()
+    return None, ((CPUS_KEY, asked),)
 
 
 def numa_policy(pod: Pod, qos: QosClass, config: Config) -> tuple[NumaPolicy, tuple[tuple[str, str], ...]]:

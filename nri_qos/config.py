@@ -80,6 +80,14 @@ class Eviction:
 
 
 @dataclass(frozen=True, slots=True)
+class Resctrl:
+    """Percent that offline work may use in all, of what the processor can divide; ``None`` is no limit."""
+
+    cache: Annotated[int, Meta(ge=1, le=100)] | None = None
+    bandwidth: Annotated[int, Meta(ge=1, le=100)] | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Config:
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 
@@ -109,6 +117,9 @@ class Config:
 
     selectors: list[Selector] = field(default_factory=list)
     """Class of pods that declare none, by label; the first that fits counts."""
+
+    cpu_list_namespaces: list[str] = field(default_factory=list)
+    """Namespaces whose online pods may name the CPUs that they run on."""
 
     numa: dict[QosClass, NumaPolicy] = field(default_factory=lambda: {QosClass.HLS: NumaPolicy.BEST_EFFORT})
     """NUMA policy of online pods that declare none; "none" for a class that is not named."""
@@ -147,6 +158,9 @@ class Config:
 
     knobs: dict[QosClass, dict[str, str]] = field(default_factory=dict)
     """Files of the pods' cgroups, by class: values that are set while a pod runs."""
+
+    resctrl: Resctrl = Resctrl()
+    """Last-level cache and memory bandwidth for offline work, where resctrl is mounted."""
 
     metrics_address: str | None = None
     """Address (HOST:PORT) on which Prometheus metrics, /healthz and /readyz are served."""

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from nri_qos import cgroup, reservations, restore
+from nri_qos import cgroup, resctrl, reservations, restore
 from nri_qos.cgroup import Mode
 from nri_qos.config import Config, OnExit
 from nri_qos.files import Hierarchy
@@ -24,6 +24,7 @@ from nri_qos.lookup import Lookup
 from nri_qos.loop import Loop
 from nri_qos.plugin import Plugin
 from nri_qos.report import Report
+from nri_qos.resctrl import Group
 from nri_qos.serve import StatusSocket
 from nri_qos.watch import Watch
 from nri_qos.world import World
@@ -53,13 +54,14 @@ class Daemon:
         self._journal = Journal(journal_of(roots)) if self._mode is Mode.V2 and not dry_run else None
         self._files = Hierarchy(cgroup.folder(roots))
         self._writer = Writer(self._files, self._journal)
+        cache = Group(resctrl_of(roots), self._files, self._writer)
         if self._journal is None:
-            self._loop = Loop(self._world, self._files, self._writer, {})
+            self._loop = Loop(self._world, self._files, self._writer, {}, cache)
         else:
             kept = roots.run / "nri-qos.json"
             self._world.placements = reservations.load(kept)
             save = partial(reservations.save, kept)
-            self._loop = Loop(self._world, self._files, self._writer, self._journal.entries, save)
+            self._loop = Loop(self._world, self._files, self._writer, self._journal.entries, cache, save)
         self._watch = Watch(self._world, roots, self._loop.wake)
         self._takes_config = takes_config
         self.plugin = Plugin(
@@ -100,7 +102,9 @@ class Daemon:
         if self._journal is None:
             return
         if self._world.config.on_exit is OnExit.RESTORE:
-            _log.info("cgroup files restored", extra={"outcome": restore.restore(self._files, self._journal)})
+            outcome = restore.restore(self._files, self._journal)
+            outcome[restore.RESTORED] += resctrl.remove(resctrl_of(self._roots))
+            _log.info("cgroup files restored", extra={"outcome": outcome})
         self._journal.close()
 
     def _serve_status(self, report: Report) -> None:
@@ -125,6 +129,10 @@ class Daemon:
 
 def journal_of(roots: Roots) -> Path:
     return roots.run / "nri-qos.journal"
+
+
+def resctrl_of(roots: Roots) -> Path:
+    return roots.root / "sys/fs/resctrl"
 
 
 def _parsed(text: str) -> Config:

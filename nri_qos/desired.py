@@ -10,7 +10,7 @@ from collections.abc import Container as Holds
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from nri_qos import cpulist, knobs
+from nri_qos import classes, cpulist, knobs
 from nri_qos.census import Census, Household
 from nri_qos.memory import NOBODY, Over
 from nri_qos.model import QosClass
@@ -109,7 +109,9 @@ def _cpus(member: Member, sandbox: Sandbox, node: Node, squeezed: Squeezed) -> f
         if place is not None and place.exclusive:
             return place.exclusive & node.machine.online or None
         near = node.cpus_of(place.nodes) if place is not None and place.nodes else node.shared
-        return node.shared & near or node.shared
+        listed, _ = classes.cpu_list(sandbox.pod, qos, node.config)
+        shared = node.shared if listed is None else node.shared & listed or node.shared
+        return shared & near or shared
     return node.machine.online - node.exclusive or None if node.exclusive else None
 
 

@@ -83,6 +83,13 @@ class Hierarchy:
             return []
         return [prefix + name for name in sorted(found)]
 
+    def threads(self, cgroup: str) -> set[str]:
+        """Return the ids of the threads in ``cgroup``; none if it is not there. The list can be long."""
+        try:
+            return set(Path(self._root, cgroup, "cgroup.threads").read_text(encoding="ascii").split())
+        except OSError:
+            return set()
+
     def inherited(self, cgroup: str, file: str) -> str:
         """Return what an empty ``cpuset.cpus`` or ``cpuset.mems`` of ``cgroup`` means: what its parent has.
 

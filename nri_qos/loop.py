@@ -21,6 +21,7 @@ from nri_qos.files import Hierarchy
 from nri_qos.model import Placement
 from nri_qos.pools import Key, Node
 from nri_qos.relief import Relief
+from nri_qos.resctrl import Group
 from nri_qos.sampler import Sampler
 from nri_qos.settings import Place, Setting
 from nri_qos.squeeze import Limits, Observed, State
@@ -54,6 +55,7 @@ class Loop(threading.Thread):
         files: Hierarchy,
         writer: Writer,
         held: Mapping[Place, object],
+        resctrl: Group | None = None,
         save: Callable[[Mapping[Key, Placement]], None] = lambda _: None,
     ) -> None:
         super().__init__(name="loop", daemon=True)
@@ -62,6 +64,7 @@ class Loop(threading.Thread):
         self._sampler = Sampler(files)
         self._writer = writer
         self._held = held
+        self._resctrl = resctrl
         self._save = save  # what is reserved has changed
         self._saved: Mapping[Key, Placement] = dict(world.placements)
         self._census: Census | None = None
@@ -116,6 +119,9 @@ class Loop(threading.Thread):
         if is_due:
             self._measure(people, now)
             self._relief.turn(people, self._world.machine, now)
+            self._world.overdrawn = self._relief.overdrawn
+            if self._resctrl is not None:
+                self._resctrl.turn(people.offline_containers(), people.node.config.resctrl)
         squeezed = self._squeezed(people)
         if squeezed != self._squeezed_to or people is not self._settled_for:
             self._squeezed_to, self._settled_for = squeezed, people

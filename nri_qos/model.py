@@ -12,6 +12,7 @@ from ubhost.model import NumaNode
 OWN_KEY = "qos.unifiedbus.com/class"
 NUMA_KEY = "qos.unifiedbus.com/numa"
 SCOPE_KEY = "qos.unifiedbus.com/numa-scope"
+CPUS_KEY = "qos.unifiedbus.com/cpus"
 
 NO_REQUEST_SHARES = 2
 """What kubelet writes for a container that requests no CPU. Both of runc's formulas make weight 1 of it."""

@@ -89,17 +89,28 @@ def _online(request: Request, node: Node) -> Decision:
     policy, _ = classes.numa_policy(request.pod, qos, node.config)
     if request.container.resources.cpus:
         return _beside(request, policy, node)
+    within, doubts = _listed(request, node)
     count = request.container.resources.whole_cpus
-    if qos is not QosClass.HLS or not count or not is_guaranteed(request.pod, request.container):
-        return _shared(request, policy, node)
-    own = _exclusive(request, count, policy, node)
-    if own is not None:
-        return own
-    missing = f"no {count} CPUs are left that could be its own"
-    if node.config.failure is Failure.STRICT:
-        raise Exhausted(f"{request.label}: {missing}")
-    given = _shared(request, policy, node)
-    return replace(given, reasons=(missing, *given.reasons))
+    if qos is QosClass.HLS and count and is_guaranteed(request.pod, request.container):
+        own = _exclusive(request, count, policy, node, within)
+        if own is not None:
+            return replace(own, reasons=(*doubts, *own.reasons))
+        doubts = (*doubts, f"no {count} CPUs are left that could be its own")
+    if doubts and node.config.failure is Failure.STRICT:
+        raise Exhausted(f"{request.label}: {'; '.join(doubts)}")
+    given = _shared(request, policy, node, within)
+    return replace(given, reasons=(*doubts, *given.reasons))
+
+
+def _listed(request: Request, node: Node) -> tuple[frozenset[int], tuple[str, ...]]:
+    """Return the CPUs to which a pod limits itself, all if it does not, and why its wish is not followed."""
+    wanted, refused = classes.cpu_list(request.pod, request.classified.qos, node.config)
+    if refused:
+        why = "that is no list of CPUs, or its namespace is not in cpu_list_namespaces"
+        return node.pool, (f"CPUs {refused[0][1]!r} asked for, but {why}",)
+    if wanted is not None and not wanted & node.pool:
+        return node.pool, (f"none of CPUs {cpulist.render(wanted)} can be had",)
+    return node.pool if wanted is None else wanted & node.pool, ()
 
 
 def _beside(request: Request, policy: NumaPolicy, node: Node) -> Decision:
@@ -113,13 +124,13 @@ def _beside(request: Request, policy: NumaPolicy, node: Node) -> Decision:
     return _bound(request, policy, cpus, nodes, room, node)
 
 
-def _exclusive(request: Request, count: int, policy: NumaPolicy, node: Node) -> Decision | None:
+def _exclusive(request: Request, count: int, policy: NumaPolicy, node: Node, listed: frozenset[int]) -> Decision | None:
     """Return the decision with ``count`` CPUs of its own; ``None`` if offline and shared work would keep too few."""
     held = node.occupied.placements
     lent = {key for key in held if key[0] == request.key[0] and key in node.occupied.stopped and key != request.key}
     ours = {request.key, *lent}
     taken = node.occupied.foreign.union(*(place.exclusive for key, place in held.items() if key not in ours))
-    free = node.pool - taken
+    free = listed - taken
     room = node.room(free, ours | binding.own_keys(request, policy, node), request.device_nodes)
     before = [held[key].exclusive for key in (request.key, *sorted(lent)) if key in held]
     stay = next(
@@ -143,10 +154,11 @@ def _may_stay(policy: NumaPolicy, node: Node, cpus: frozenset[int]) -> bool:
     return policy is not NumaPolicy.SINGLE_NUMA_NODE or len(node.machine.nodes_of(cpus)) == 1
 
 
-def _shared(request: Request, policy: NumaPolicy, node: Node) -> Decision:
-    room = node.room(node.shared, binding.own_keys(request, policy, node), request.device_nodes)
+def _shared(request: Request, policy: NumaPolicy, node: Node, listed: frozenset[int]) -> Decision:
+    shared = node.shared & listed or node.shared
+    room = node.room(shared, binding.own_keys(request, policy, node), request.device_nodes)
     nodes = binding.choose(request, policy, room, request.cpus, node)
-    cpus = node.shared if nodes is None else node.shared & node.cpus_of(nodes) or node.shared
+    cpus = shared if nodes is None else shared & node.cpus_of(nodes) or shared
     return _bound(request, policy, cpus, nodes, room, node)
 
 

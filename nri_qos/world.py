@@ -112,7 +112,8 @@ class World:
             classified = known.classified
         if known is None:
             numa = classes.numa_policy(pod, classified.qos, self.config)[1], classes.numa_scope(pod)[1]
-            for key, _ in chain(classified.invalid, *numa):
+            listed = classes.cpu_list(pod, classified.qos, self.config)[1]
+            for key, _ in chain(classified.invalid, *numa, listed):
                 self.counts["invalid_values", key] += 1
         self.sandboxes[pod.id] = Sandbox(pod, classified)
         return self.sandboxes[pod.id]

@@ -1,8 +1,8 @@
 import pytest
 
-from nri_qos.classes import classify, numa_policy
+from nri_qos.classes import classify, cpu_list, numa_policy
 from nri_qos.config import FOREIGN_KEYS, Config, Selector
-from nri_qos.model import NUMA_KEY, OWN_KEY, NumaPolicy, Pod, QosClass
+from nri_qos.model import CPUS_KEY, NUMA_KEY, OWN_KEY, NumaPolicy, Pod, QosClass
 
 
 def pod(namespace: str = "shop", labels: dict[str, str] | None = None, **annotations: str) -> Pod:
@@ -76,3 +76,24 @@ def test_the_numa_policy_is_declared_or_the_class_default() -> None:
     assert numa_policy(pod(), QosClass.LS, Config()) == (NumaPolicy.NONE, ())
     assert numa_policy(annotated(NUMA_KEY, "restricted"), QosClass.LS, Config()) == (NumaPolicy.RESTRICTED, ())
     assert numa_policy(annotated(NUMA_KEY, "0-3"), QosClass.LS, Config()) == (NumaPolicy.NONE, ((NUMA_KEY, "0-3"),))
+
+
+@pytest.mark.parametrize(
+    ("namespace", "qos", "value", "expected"),
+    [
+        ("lab", QosClass.LS, "2-3,6", {2, 3, 6}),
+        ("lab", QosClass.BE, "2-3", None),
+        ("lab", QosClass.UNDECLARED, "2-3", None),
+        ("lab", QosClass.LS, "two", None),
+        ("lab", QosClass.LS, "", None),
+        ("shop", QosClass.HLS, "2-3", None),
+    ],
+)
+def test_only_online_pods_of_listed_namespaces_may_name_cpus(
+    namespace: str, qos: QosClass, value: str, expected: set[int] | None
+) -> None:
+    """(C17)"""
+    asking = Pod("id", namespace=namespace, annotations={CPUS_KEY: value})
+    cpus, refused = cpu_list(asking, qos, Config(cpu_list_namespaces=["lab"]))
+    assert cpus == expected
+    assert refused == (() if expected else ((CPUS_KEY, value),))

@@ -255,6 +255,44 @@ def test_cpus_that_go_offline_are_given_to_nobody(runtime: Runtime, plugin: Plug
     assert cpu(runtime.create(container(batch)))[1] == "0-6"
 
 
+def test_pods_name_cpus_only_where_the_configuration_lets_them(runtime: Runtime, plugin: Plugin, root: Path) -> None:
+    """(C17)"""
+    plugin.start(config={"period": 60, "cpu_list_namespaces": ["lab"]})
+    runtime.register()
+    got = {}
+    for namespace in ("lab", "shop"):
+        for name, qos, listed in (
+            ("own", "HLS", "6-7"),
+            ("web", "LS", "4-5"),
+            ("none", "LS", "90"),
+            ("batch", "BE", "1"),
+        ):
+            made = pod(f"{namespace}-{name}", qos, guaranteed=qos == "HLS", **{"qos.unifiedbus.com/cpus": listed})
+            made.namespace = namespace
+            runtime.run_pod(made)
+            got[namespace, name] = cpu(runtime.create(container(made, cpus=2)))[1]
+    assert got == {
+        ("lab", "own"): "6-7",
+        ("lab", "web"): "4-5",
+        ("lab", "none"): "0-5",
+        ("lab", "batch"): "0-5",
+        ("shop", "own"): "0-1",
+        ("shop", "web"): "2-5",
+        ("shop", "none"): "2-5",
+        ("shop", "batch"): "2-5",
+    }
+
+
+def test_a_list_of_cpus_that_is_not_allowed_is_refused_if_so_configured(runtime: Runtime, plugin: Plugin) -> None:
+    """(C17)"""
+    plugin.start(config={"period": 60, "failure": "strict"})
+    runtime.register()
+    web = pod("web", "LS", **{"qos.unifiedbus.com/cpus": "4-5"})
+    runtime.run_pod(web)
+    with pytest.raises(CallRefused, match="CPUs '4-5' asked for, but .* its namespace is not in cpu_list_namespaces"):
+        runtime.create(container(web))
+
+
 def resized(cpus: int) -> nri_pb2.LinuxResources:
     resources = nri_pb2.LinuxResources()
     resources.cpu.shares.value, resources.cpu.quota.value = cpus * 1024, cpus * 100_000

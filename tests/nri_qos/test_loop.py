@@ -173,6 +173,21 @@ def test_everybody_leaves_the_cpus_that_become_somebodys_own(runtime: Runtime, p
     until(lambda: own <= cpus(tree, web))
 
 
+def test_a_pod_stays_on_the_cpus_that_it_may_name(runtime: Runtime, plugin: Plugin, tree: Tree) -> None:
+    plugin.start(config={**PERIOD, "cpu_list_namespaces": ["shop"]})
+    runtime.register()
+    made = pod("web", "LS", **{"qos.unifiedbus.com/cpus": "1-2"})
+    tree.pod(made)
+    runtime.run_pod(made)
+    asked = container(made, cpus=1)
+    web = tree.container(asked, runtime.create(asked))
+    runtime.start(asked.id)
+    assert tree.read(web, "cpuset.cpus") == "1-2"
+    _, db = start_pod(runtime, tree, "db", "HLS", 2, guaranteed=True)
+    assert tree.read(db, "cpuset.cpus") == "0-1"
+    until(lambda: tree.read(web, "cpuset.cpus") == "2")
+
+
 def test_a_container_that_ran_before_the_plugin_is_taken_into_account(
     runtime: Runtime, plugin: Plugin, tree: Tree
 ) -> None:
