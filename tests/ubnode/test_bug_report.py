@@ -172,3 +172,21 @@ def test_the_archive_is_its_owners_and_lists_what_it_holds(
     assert {"report/ABOUT.txt", "report/commands/doctor.txt", "report/etc/ub-node/csi.yaml"} <= texts.keys()
     with pytest.raises(InvalidRequest, match="File exists"):
         main(["--output", str(report)])
+
+
+def test_logs_of_our_own_pods_are_taken_and_those_of_others_are_not(tmp_path: Path) -> None:
+    """Where the chart runs the daemons, journald has nothing of them."""
+    ours = "var/log/pods/ub-system_ub-ub-node-csi-x7k2p_0f/csi/0.log"
+    for name in (ours, "var/log/pods/default_web-1_0e/main/0.log"):
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).write_text("a line\n")
+    found = taken(tmp_path, *(item for item in ITEMS if isinstance(item, Files)))
+    assert [name for name in found if name.startswith("var/log")] == [ours]
+
+
+def test_a_key_beside_the_configurations_stays_on_the_node(tmp_path: Path) -> None:
+    (tmp_path / "etc/ub-node").mkdir(parents=True)
+    (tmp_path / "etc/ub-node/csi.yaml").write_text("peer_key_file: /etc/ub-node/peers\n")
+    (tmp_path / "etc/ub-node/peers").write_text(SECRET)
+    found = taken(tmp_path, *(item for item in ITEMS if isinstance(item, Files)))
+    assert set(found) == {"etc/ub-node/csi.yaml"}

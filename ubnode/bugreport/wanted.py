@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-# Nothing that is a user's: no volume, no pool, no shared memory, no log of a container, no Secret.
+# Nothing that is a user's: no volume, no pool, no shared memory, no log of a container but our own, no Secret.
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,8 @@ ITEMS: tuple[Item, ...] = (
     Command("paths", ("show", "paths", "--json"), own=True),
     Command("volumes", ("volumes", "--json"), own=True),
     Command("qos", ("qos", "--json"), own=True),
-    Files("etc/ub-node/**/*"),
+    Command("conf", ("conf", "--json"), own=True),
+    Files("etc/ub-node/*.yaml"),
     Files("etc/cni/net.d/**/*"),
     Files("etc/cdi/*.json"),
     Files("run/cdi/*.json"),
@@ -53,6 +54,7 @@ ITEMS: tuple[Item, ...] = (
     Files("var/lib/ub-node/attached/*"),
     Command("log", ("journalctl", "-q", "-n", "5000", "-o", "short-iso", *(
         option for unit in ("ub-agent", "ub-csi", "nri-qos") for option in ("-u", unit)))),
+    Files("var/log/pods/*_*ub-node-*/*/*.log"),
     Command("units", ("systemctl", "--no-pager", "status", "ub-agent", "ub-csi", "nri-qos")),
     Files("etc/systemd/system/ub-*.service"),
     Files("etc/systemd/system/nri-qos.service"),
@@ -66,7 +68,10 @@ ITEMS: tuple[Item, ...] = (
     Files("proc/cmdline"),
     Files("proc/modules"),
     Files("proc/meminfo"),
+    Files("proc/pressure/*"),
+    Files("sys/fs/cgroup/cgroup.controllers"),
     Files("proc/self/mountinfo"),
+    Files("var/lib/cni/results/*"),
     Command("links", ("ip", "-details", "address", "show")),
     Command("kernel-log", ("journalctl", "-q", "-k", "-n", "2000", "-o", "short-iso")),
     Tree("urma", ("sys/class/ubcore/*", "sys/class/uburma/*")),
