@@ -10,6 +10,7 @@ from pathlib import Path
 from csi_ub import DRIVER, VERSION
 from csi_ub.config import Config
 from csi_ub.driver import Mode, prepare
+from csi_ub.forward import ToOwner
 from csi_ub.server import Server, socket_path
 from ubhost.config import load
 from ubhost.errors import InvalidRequest, UbError
@@ -43,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         config = load(arguments.config, Config)
         set_up(config.log_level)
         driver = prepare(Mode(arguments.mode), arguments.node_id, config, Roots.from_environ())
-        server = Server(path, driver.services, driver.observe)
+        server = Server(path, driver.services, driver.observe, [ToOwner(driver.peers)])
     except UbError as error:
         print(f"ub-csi: {error}", file=sys.stderr)
         return 2 if isinstance(error, InvalidRequest) else 1

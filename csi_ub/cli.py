@@ -5,7 +5,7 @@ import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from csi_ub.driver import remembered
+from csi_ub.connect import remembered
 from csi_ub.engines.base import Reach
 from csi_ub.engines.syncthing import SyncthingEngine
 from csi_ub.noderecord import NodeRecord, NodeRecords

@@ -52,6 +52,11 @@ class Config:
     pools: tuple[PoolConfig, ...] = ()
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     peers: tuple[Peer, ...] = ()
+    peer_port: int = 24099
+    """Where the drivers of the super-node answer one another, on the address that ``peers`` gives their node."""
+    peer_key_file: str | None = None
+    """File with a key of at least 32 bytes that all drivers of the super-node have. Peers prove themselves with it, and
+    each volume gets a password for each node; without it nodes are trusted by their address."""
     supernode: str = "default"
     metrics_address: str | None = None
     """Address (HOST:PORT) on which Prometheus metrics, /healthz and /readyz are served; nowhere if not given."""
@@ -59,6 +64,8 @@ class Config:
     def __post_init__(self) -> None:
         if self.metrics_address is not None:
             host_and_port(self.metrics_address)
+        if not 0 < self.peer_port < 65536:
+            raise ValueError(f"peer_port {self.peer_port} is not a port")
         _refuse_doubles("pool", [pool.name for pool in self.pools])
         _refuse_doubles("peer", [peer.node for peer in self.peers])
 

@@ -140,6 +140,7 @@ class Controller(csi_pb2_grpc.ControllerServicer):
         """Return what a class could still get here: nothing, if it asks for what we do not have or another place."""
         try:
             spec = parameters.parse(request.parameters, frozenset(pool.name for pool in self._volumes.pools))
+            self._choose(spec)
         except (InvalidRequest, Unsupported):
             return csi_pb2.GetCapacityResponse(maximum_volume_size=Int64Value(value=0))
         wanted = request.volume_capabilities
@@ -163,6 +164,7 @@ class Controller(csi_pb2_grpc.ControllerServicer):
         wanted = sizes.required or sizes.limit
         _refuse_too_large(replace(volume, size=max(0, wanted - volume.size)), pool)
         grown = pool.grow(volume.id, wanted)
+        self._engine(grown).grown(grown, pool)
         return csi_pb2.ControllerExpandVolumeResponse(capacity_bytes=grown.size, node_expansion_required=False)
 
     def ControllerModifyVolume(
@@ -248,7 +250,9 @@ class Controller(csi_pb2_grpc.ControllerServicer):
             raise InvalidRequest(
                 f"{want.source} lies in pool {source_pool.name!r}, the volume is asked for in {pool.name!r}"
             )
-        engine = self._volumes.engines.choose(want.spec.engine, want.spec.consistency)
+        if source_pool and want.spec.replicas > 1:
+            raise Unsupported("a volume with replicas: 3 cannot be made from a snapshot or a volume yet: copy in a pod")
+        engine = self._choose(want.spec)
         want = replace(want, pool=pool.name, size=_size(sizes, least), engine=engine.name)
         _refuse_too_large(want, pool)
         return pool.create(want), pool
@@ -276,9 +280,13 @@ class Controller(csi_pb2_grpc.ControllerServicer):
             self._volumes.refuse_foreign(volume_id)
             raise NotFound(f"volume {volume_id!r} does not exist")
         volume, pool = found
+        self._engine(volume).check_current(volume, pool)
         return pool.snapshot(
             Snapshot("", name, self._volumes.node, pool.name, volume.id, volume.size, created=int(time.time()))
         )
+
+    def _choose(self, spec: Spec) -> Engine:
+        return self._volumes.engines.choose(parameters.engine(spec), spec.consistency, spec.replicas)
 
     def _engine(self, volume: Volume) -> Engine:
         return self._volumes.engines.named(volume.engine)

@@ -30,9 +30,19 @@ STATUS: dict[type[errors.UbError], grpc.StatusCode] = {
     Unreachable: grpc.StatusCode.UNAVAILABLE,
 }
 
+_REASON: dict[grpc.StatusCode, type[errors.UbError]] = {
+    **{code: kind for kind, code in reversed(STATUS.items())},
+    grpc.StatusCode.FAILED_PRECONDITION: InUse,
+}
+
 Observe = Callable[[str, str, float], None]
 
 log = logging.getLogger(__name__)
+
+
+def reason(code: grpc.StatusCode, message: str) -> errors.UbError:
+    """Return what another driver raised, from the status that it answered with."""
+    return _REASON.get(code, errors.HostFault)(message)
 
 
 class ReasonToStatus(grpc.ServerInterceptor):

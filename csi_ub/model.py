@@ -124,6 +124,34 @@ class Volume:
     created: int = 0
     engine: str = "bind"
     port: int = 0  # where the owner serves it; 0 if nothing listens
+    sites: tuple["Site", ...] = ()  # other nodes that have all its bytes too, in an order that never changes
+    fenced: tuple[str, ...] = ()  # nodes that must not reach it, although they may not have let go of it
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """A node that serves all bytes of a volume, and the port it does that at."""
+
+    node: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """The record of the bytes that this node keeps of another node's volume, which is the ``name`` too.
+
+    ``sites`` are all nodes that have them, the owner of the volume first; empty until all are known.
+    """
+
+    id: str
+    name: str
+    owner: str
+    pool: str
+    size: int = 0
+    port: int = 0
+    sites: tuple[Site, ...] = ()
+    fenced: tuple[str, ...] = ()
+    created: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +179,11 @@ class Attachment:
 def owner_tag(node: str) -> str:
     """Return the part of an id that names its owner: any node can tell whose a volume is from the id alone."""
     return hashlib.sha256(node.encode()).hexdigest()[:12]
+
+
+def replica_id(volume_id: str) -> str:
+    """Return the id of a volume's replica on a node: it has at most one there."""
+    return f"ur-{volume_id.partition('-')[2]}"
 
 
 def is_own_id(text: str) -> bool:

@@ -100,6 +100,7 @@ class Debts:
     folder: Path
 
     def add(self, volume_id: str, context: Mapping[str, str]) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         statefile.write(self._path(volume_id), _VERSION, {"volume": volume_id, "context": dict(context)})
 
     def remove(self, volume_id: str) -> None:

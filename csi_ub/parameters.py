@@ -11,6 +11,7 @@ from ubhost.errors import InvalidRequest, Unsupported
 
 E = TypeVar("E", bound=Enum)
 _KEYS = frozenset({"type", "consistency", "replicas", "pool", "engine", "maxStaleness", "writers", "switchPolicy"})
+REPLICATING = "glusterfs"  # the engine that keeps more than one replica
 MUTABLE = "maxStaleness"
 _SHORTEST_S = 3.0  # below that Syncthing cannot keep its word: it collects changes for a second, and hashes them
 _LONGEST_S = 86400.0
@@ -22,7 +23,6 @@ _ABSENT: Mapping[str, Mapping[str, str]] = {
         "block": "no engine for block devices; filesystem and model are there",
     },
     "consistency": {"close-to-open": "no engine for NFS; strong and eventual are there"},
-    "replicas": {"3": "engine glusterfs keeps one replica; a snapshot is the second copy"},
     "engine": {"ub-shm": "no shared UB memory", "ub-block": "no shared SSU namespaces"},
 }
 _FROM_KUBERNETES = "csi.storage.k8s.io/"  # external-provisioner adds names of the claim below this prefix
@@ -49,9 +49,14 @@ def parse(parameters: Mapping[str, str], pools: frozenset[str]) -> Spec:
         max_staleness_s=_duration(given[MUTABLE], wrong) if MUTABLE in given else Spec().max_staleness_s,
         switch_policy=_choice("switchPolicy", given, Spec().switch_policy, wrong),
         writers=_choice("writers", given, Spec().writers, wrong),
+        replicas=_replicas(given, wrong),
     )
-    if given.get("replicas", "1") != "1":
-        wrong.append(f"replicas is {given['replicas']!r}, not 1")
+    if spec.replicas > 1 and (spec.consistency is not Consistency.STRONG or spec.engine not in ("", REPLICATING)):
+        wrong.append(f"replicas 3 is for consistency strong and engine {REPLICATING} only")
+    if spec.replicas > 1 and spec.type is not VolumeType.FILESYSTEM:
+        wrong.append(
+            "replicas 3 is for type filesystem only: a model has a copy on each node with consistency eventual"
+        )
     for key in (MUTABLE, "writers"):
         if key in given and spec.consistency is not Consistency.EVENTUAL:
             wrong.append(f"{key} is for consistency eventual only")
@@ -62,6 +67,11 @@ def parse(parameters: Mapping[str, str], pools: frozenset[str]) -> Spec:
     if wrong:
         raise InvalidRequest("; ".join(wrong))
     return spec
+
+
+def engine(spec: Spec) -> str:
+    """Return the engine that a volume needs; "" if any will do that keeps its promise."""
+    return spec.engine or (REPLICATING if spec.replicas > 1 else "")
 
 
 def refuse_all(parameters: Mapping[str, str]) -> None:
@@ -85,6 +95,13 @@ def modify(spec: Spec, mutable: Mapping[str, str]) -> Spec:
     if wrong:
         raise InvalidRequest("; ".join(wrong))
     return replace(spec, max_staleness_s=staleness)
+
+
+def _replicas(given: Mapping[str, str], wrong: list[str]) -> int:
+    text = given.get("replicas", "1")
+    if text not in ("1", "3"):
+        wrong.append(f"replicas is {text!r}, not 1 or 3")
+    return 3 if text == "3" else 1
 
 
 def _duration(text: str, wrong: list[str]) -> float:

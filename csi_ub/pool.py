@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from csi_ub.locks import hold
-from csi_ub.model import Attachment, Snapshot, Volume, VolumeType, owner_tag
+from csi_ub.model import Attachment, Replica, Snapshot, Volume, VolumeType, owner_tag
 from csi_ub.pools.base import Space, Usage
 from csi_ub.pools.copy import remove_tree
 from csi_ub.reasons import InUse
@@ -40,6 +40,10 @@ class Pool:
     def snapshots(self) -> Shelf[Snapshot]:
         return Shelf(self.path, "snapshot", "us", Snapshot, self.space.remove)
 
+    @property
+    def replicas(self) -> Shelf[Replica]:
+        return Shelf(self.path, "replica", "ur", Replica, self.space.remove)
+
     def open(self) -> None:
         """Make the folders of the pool and sweep out what killed drivers left.
 
@@ -52,6 +56,7 @@ class Pool:
         self.space.check(self.path)
         self.volumes.open()
         self.snapshots.open()
+        self.replicas.open()
 
     def check(self) -> None:
         """Raise ``HostFault`` if the pool directory has gone; touches no volume."""
@@ -95,6 +100,24 @@ class Pool:
             InUse: a node may write to the volume, and this kind of pool cannot copy it at one moment.
         """
         return self.snapshots.create(want, lambda share, it: self._copy_volume(it.volume, share, 0))
+
+    def keep(self, want: Replica) -> Replica:
+        """Make the bytes of another node's volume, empty, or let them grow to ``want.size``; return the record.
+
+        Raises:
+            Exhausted: no space for them.
+        """
+
+        def change(known: Replica) -> Replica:
+            if want.size > known.size:
+                self.space.resize(self.replicas.home / known.id / "share", want.size)
+            sites = want.sites or known.sites
+            return replace(known, size=max(known.size, want.size), sites=sites, fenced=want.fenced)
+
+        with self.replicas.name_lock(want.name):
+            if self.replicas.find(want.id) is None:
+                self.replicas.create(want, lambda share, it: self._make(share, it.size, 0o777))
+        return self.replicas.update(want.id, change)
 
     def grow(self, volume_id: str, size: int) -> Volume:
         """Let a volume have at least ``size`` bytes; pods see it at once.
@@ -144,10 +167,8 @@ class Pool:
 
     def _fill(self, share: Path, volume: Volume) -> None:
         if volume.source is None:
-            self.space.make(share, volume.size)
-            (share / "data").mkdir()
             # Any user of a pod may write; the pool itself is closed to all but root. Models come by `ubnode model`.
-            (share / "data").chmod(0o755 if volume.spec.type is VolumeType.MODEL else 0o777)
+            self._make(share, volume.size, 0o755 if volume.spec.type is VolumeType.MODEL else 0o777)
             if volume.spec.type is VolumeType.MODEL:
                 (share / "data" / "versions").mkdir(mode=0o755)
         elif volume.source.is_snapshot:
@@ -159,6 +180,12 @@ class Pool:
         else:
             self._copy_volume(volume.source.id, share, volume.size)
         (share / "nodes").mkdir(mode=0o700, exist_ok=True)
+
+    def _make(self, share: Path, size: int, mode: int) -> None:
+        self.space.make(share, size)
+        (share / "data").mkdir()
+        (share / "data").chmod(mode)
+        (share / "nodes").mkdir(mode=0o700)
 
     def _copy_volume(self, volume_id: str, share: Path, size: int) -> None:
         with self.volumes.lock(volume_id):
@@ -237,9 +264,6 @@ class Share:
         return self.path / "nodes" / f"{owner_tag(node)}.json"
 
 
-def boot_id() -> str:
-    """Return what tells this run of the kernel from every other: mounts do not outlive it."""
-    return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
 def attachments(share: Path) -> tuple[Attachment, ...]:
     """Return the nodes that use the volume of ``share``, in the order of their tags."""
     found = []
@@ -250,3 +274,6 @@ def attachments(share: Path) -> tuple[Attachment, ...]:
     return tuple(found)
 
 
+def boot_id() -> str:
+    """Return what tells this run of the kernel from every other: mounts do not outlive it."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()

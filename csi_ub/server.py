@@ -9,7 +9,7 @@ import os
 import socket
 import stat
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent import futures
 from pathlib import Path
 
@@ -65,16 +65,21 @@ class Server:
     """A server that listens at once and stops when ``stop`` is set, after the calls in flight are answered."""
 
     def __init__(
-        self, path: Path, services: list[Callable[[grpc.Server], None]], observe: Observe = lambda *_: None
+        self,
+        path: Path,
+        services: list[Callable[[grpc.Server], None]],
+        observe: Observe = lambda *_: None,
+        inner: Sequence[grpc.ServerInterceptor] = (),
     ) -> None:
-        """Bind the socket; ``observe`` is told of each call.
+        """Bind the socket; ``observe`` is told of each call, ``inner`` stand between reasons and services.
 
         Raises:
             Busy, HostFault: see ``clear``.
         """
         self.path = path
         self.server = grpc.server(
-            futures.ThreadPoolExecutor(THREADS, thread_name_prefix="csi"), interceptors=[ReasonToStatus(observe)]
+            futures.ThreadPoolExecutor(THREADS, thread_name_prefix="csi"),
+            interceptors=[ReasonToStatus(observe), *inner],
         )
         for add in services:
             add(self.server)

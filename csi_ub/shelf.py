@@ -1,4 +1,4 @@
-"""Named things on disk that come into being and cease to be in one step each: volumes and snapshots.
+"""Named things on disk that come into being and cease to be in one step each: volumes, snapshots, replicas.
 
     <kind>s/<id>/<kind>.json   the record: whoever can read it knows that the thing exists
     <kind>s/<id>/share/        its bytes
@@ -28,14 +28,14 @@ from typing import Generic, TypeVar
 import msgspec
 
 from csi_ub.locks import PATIENCE_S, hold
-from csi_ub.model import Snapshot, Volume, owner_tag
+from csi_ub.model import Replica, Snapshot, Volume, owner_tag
 from csi_ub.pools.copy import remove_tree
 from ubhost import statefile
 from ubhost.errors import HostFault, NotFound
 from ubhost.kernel.beneath import open_beneath, open_folder
 
 VERSION = 1
-R = TypeVar("R", Volume, Snapshot)
+R = TypeVar("R", Volume, Snapshot, Replica)
 
 log = logging.getLogger(__name__)
 
@@ -134,14 +134,14 @@ class Shelf(Generic[R]):
             os.close(folder)
 
     def create(self, want: R, fill: Callable[[Path, R], None]) -> R:
-        """Make a thing like ``want`` with an id of its own; ``fill`` makes its ``share``.
+        """Make a thing like ``want``, with an id of its own if that has none; ``fill`` makes its ``share``.
 
         The caller holds ``name_lock`` and has seen that the name is free.
 
         Raises:
             HostFault: it could not be made; nothing is left.
         """
-        record = replace(want, id=f"{self.prefix}-{owner_tag(want.owner)}-{uuid.uuid4().hex}")
+        record = replace(want, id=want.id or f"{self.prefix}-{owner_tag(want.owner)}-{uuid.uuid4().hex}")
         self._build(record, fill)
         return record
 

@@ -3,14 +3,16 @@
 import stat
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from csi_ub import topology
 from csi_ub.config import PoolType
 from csi_ub.engines import Engines
 from csi_ub.engines.base import Engine, Reach
 from csi_ub.model import Snapshot, Volume, is_own_id, is_owned_by
+from csi_ub.peers.channel import Peers
 from csi_ub.pool import Pool
 from csi_ub.pools import space
 from csi_ub.shelf import R, Shelf
@@ -27,6 +29,15 @@ class Volumes:
     engines: Engines
     others: tuple[str, ...] = ()  # names of the peers
     supernode: str = "default"
+    peers: Peers = field(default_factory=lambda: Peers(""))
+
+    def offer(self) -> None:
+        """Answer the drivers of other nodes about our volumes and about what we keep of theirs."""
+        for engine in self.engines.known.values():
+            for verb, answer in engine.verbs().items():
+                self.peers.offer(verb, answer)
+        self.peers.offer("volume.usage", self._usage)
+        self.peers.offer("volume.context", self._context)
 
     @property
     def place(self) -> dict[str, str]:
@@ -97,6 +108,21 @@ class Volumes:
 
     def engine(self, reach: Reach) -> Engine:
         return self.engines.named(reach.context.get("engine", ""))
+
+    def _usage(self, content: dict[str, Any]) -> dict[str, Any]:
+        volume, pool = self._asked(content)
+        used = pool.usage(volume)
+        return {"used": used.used, "total": used.total}
+
+    def _context(self, content: dict[str, Any]) -> dict[str, Any]:
+        volume, pool = self._asked(content)
+        return {"context": dict(self.engines.named(volume.engine).context(volume, pool))}
+
+    def _asked(self, content: dict[str, Any]) -> tuple[Volume, Pool]:
+        found = self.own(str(content.get("volume")))
+        if found is None:
+            raise NotFound(f"volume {content.get('volume')!r} does not exist on node {self.node}")
+        return found
 
     def refuse_foreign(self, volume_id: str) -> None:
         """Raise ``Unsupported`` for the id of another node's volume: saying "deleted" would leak its bytes."""

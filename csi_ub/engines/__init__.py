@@ -32,7 +32,7 @@ class Engines:
             raise InvalidRequest(f"engine {name!r} is none of {', '.join(self.known)}")
         return engine
 
-    def choose(self, wanted: str, consistency: Consistency) -> Engine:
+    def choose(self, wanted: str, consistency: Consistency, replicas: int = 1) -> Engine:
         """Return the engine for a new volume: the wanted one, or the best that works here.
 
         Raises:
@@ -44,7 +44,7 @@ class Engines:
             engine = self.named(wanted)
             if wanted not in names:
                 raise InvalidRequest(f"engine {wanted!r} is not for consistency {consistency.value}")
-            engine.check()
+            engine.check(replicas)
             return engine
         if consistency is Consistency.EVENTUAL and self.has_peers:
             self.known["syncthing"].check()

@@ -7,11 +7,12 @@ engine (CephFS for those who have a Ceph cluster, shared UB memory) is one more 
 line in ``csi_ub.engines``.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
 from csi_ub.model import Attachment, Volume
+from csi_ub.peers.channel import Verb
 from csi_ub.pool import Pool
 from csi_ub.pools.base import Usage
 
@@ -43,17 +44,36 @@ class Engine(Protocol):
     name: str
     spans_machines: bool
 
-    def check(self) -> None:
-        """Raise ``Unsupported`` if this node lacks what the engine needs."""
+    def check(self, replicas: int = 1) -> None:
+        """Raise ``Unsupported`` if this node lacks what the engine needs to keep a volume ``replicas`` times."""
 
     def resume(self) -> None:
         """Go on with what an earlier driver left on this node."""
+
+    def verbs(self) -> Mapping[str, Verb]:
+        """Return what the drivers of other nodes may ask of this one."""
+
+    def tidy(self, find: Callable[[str], Volume | None]) -> None:
+        """Do what has to be done now and then beside single volumes; ``find`` gives the record of one of ours."""
 
     def prepare(self, volume: Volume, pool: Pool) -> Volume:
         """Make a new volume reachable; return its record, completed. Nothing happens if it is."""
 
     def look_after(self, volume: Volume, pool: Pool) -> None:
         """Start what died since it was prepared. The caller holds the volume's lock."""
+
+    def grown(self, volume: Volume, pool: Pool) -> None:
+        """Let whoever else keeps bytes of the volume give it the size that it has now."""
+
+    def check_current(self, volume: Volume, pool: Pool) -> None:
+        """Raise ``Unreachable`` if the bytes in the pool may not be the newest, so that a copy would be an old one."""
+
+    def fence(self, volume: Volume, pool: Pool) -> None:
+        """See that the nodes of ``volume.fenced`` reach it no more, and all others do.
+
+        Raises:
+            Unsupported: this engine cannot shut out a node that is alive.
+        """
 
     def context(self, volume: Volume, pool: Pool) -> Mapping[str, str]:
         """Return what another node must know to reach the volume; no secrets."""

@@ -14,7 +14,7 @@ all nodes that use the model.
 
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +26,7 @@ from csi_ub.model import Attachment, Volume, VolumeType, owner_tag
 from csi_ub.models.follower import Follower
 from csi_ub.models.store import ModelStore
 from csi_ub.models.switching import SwitchPolicy
+from csi_ub.peers.channel import Verb
 from csi_ub.pool import Pool, Share
 from csi_ub.pools.base import Usage
 from csi_ub.reasons import Unreachable
@@ -49,7 +50,7 @@ class SyncthingEngine:
     name = "syncthing"
     spans_machines = True
 
-    def check(self) -> None:
+    def check(self, replicas: int = 1) -> None:
         programs.find("syncthing")
         if not self.keeper.peers:
             raise Unsupported("consistency eventual needs peers in the configuration of the driver")
@@ -60,6 +61,12 @@ class SyncthingEngine:
             self.daemon.start()
             self.keeper.start()
 
+    def verbs(self) -> Mapping[str, Verb]:
+        return {}
+
+    def tidy(self, find: Callable[[str], Volume | None]) -> None:
+        """Nothing is left over."""
+
     def prepare(self, volume: Volume, pool: Pool) -> Volume:
         share = pool.volumes.home / volume.id / "share"
         self._share_folder(volume.id, share, _terms(volume.owner, self.context(volume, pool)))
@@ -67,6 +74,15 @@ class SyncthingEngine:
 
     def look_after(self, volume: Volume, pool: Pool) -> None:
         self.prepare(volume, pool)
+
+    def grown(self, volume: Volume, pool: Pool) -> None:
+        """Copies have no quota of their own."""
+
+    def check_current(self, volume: Volume, pool: Pool) -> None:
+        """The owner's copy is as good as any."""
+
+    def fence(self, volume: Volume, pool: Pool) -> None:
+        """No node has an eventual volume for itself, so none has to be shut out."""
 
     def context(self, volume: Volume, pool: Pool) -> Mapping[str, str]:
         context = {**volume_context(self.name, volume), "maxStaleness": f"{volume.spec.max_staleness_s:g}s"}

