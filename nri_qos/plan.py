@@ -144,7 +144,7 @@ def _exclusive(request: Request, count: int, policy: NumaPolicy, node: Node, lis
         nodes = binding.choose(request, policy, room, count * 1000, node)
         within = free if nodes is None else free & node.cpus_of(nodes)
         cpus = placement.take_cpus(node.machine, within, count, preferred=frozenset[int]().union(*before))
-    left = node.pool - taken - node.machine.cores(cpus)
+    left = node.pool - node.machine.cores(taken | cpus)
     if not cpus or len(left) < max(1, ceil(node.config.floor)):
         return None
     return _bound(request, policy, cpus, nodes, room, node, exclusive=True)

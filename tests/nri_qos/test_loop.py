@@ -176,7 +176,7 @@ def test_everybody_leaves_the_cpus_that_become_somebodys_own(runtime: Runtime, p
 def test_a_pod_stays_on_the_cpus_that_it_may_name(runtime: Runtime, plugin: Plugin, tree: Tree) -> None:
     plugin.start(config={**PERIOD, "cpu_list_namespaces": ["shop"]})
     runtime.register()
-    made = pod("web", "LS", **{"qos.unifiedbus.com/cpus": "1-2"})
+    made = pod("web", "LS", guaranteed=False, **{"qos.unifiedbus.com/cpus": "1-2"})
     tree.pod(made)
     runtime.run_pod(made)
     asked = container(made, cpus=1)
