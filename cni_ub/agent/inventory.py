@@ -31,6 +31,7 @@ from ubhost.topology import Die, Topology, topology
 GLANCE_S = 1.0  # a change of what raises no event is seen within this
 BLIND_GRACE_S = 10.0  # UBSE may restart meanwhile; pods that ask for a device then are tried again
 LOOK_S = 300.0  # everything is read again after this, whatever the glances said
+SHARE = 0.02  # of one CPU, at most, goes into looks: they are dear where many devices come and go with many pods
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?")  # also a legal name in CDI
 _LONGEST = deviceid.MAX - len("::9999")
 UNKNOWN = Place()
@@ -161,6 +162,7 @@ class Inventory:
         self._snapshot = Snapshot()
         self._seen: object = None
         self._looked_at = float("-inf")
+        self._rests_until = float("-inf")
         self._blind_since: float | None = None
         self._loop = Loop(self.name, self._turn, GLANCE_S)
 
@@ -254,7 +256,17 @@ class Inventory:
             raise failures[0]
 
     def _turn(self) -> None:
-        seen, now = self._glance(), self._clock()
+        now = self._clock()
+        if now < self._rests_until:
+            return
+        began = time.thread_time()
+        try:
+            self._look_if_worthwhile(now)
+        finally:
+            self._rests_until = now + (time.thread_time() - began) / SHARE
+
+    def _look_if_worthwhile(self, now: float) -> None:
+        seen = self._glance()
         if seen == self._seen and now - self._looked_at < LOOK_S and not self._unwritten:
             return
         self._looked_at = now  # before the look: an event during it asks for another
