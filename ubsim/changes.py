@@ -131,9 +131,46 @@ def share(super_node: SuperNode, region: Region) -> SuperNode:
 
 
 def unshare(super_node: SuperNode, name: str) -> SuperNode:
-    if not any(one.name == name and one.numa is None for one in super_node.regions):
-        raise InvalidRequest(f"there is no shared region {name!r}")
+    _shared(super_node, name)
     return replace(super_node, regions=tuple(one for one in super_node.regions if one.name != name))
+
+
+def attach(super_node: SuperNode, name: str, node: str) -> SuperNode:
+    """Import a shared region on ``node``; its exporter has it already, and only says that it uses it."""
+    region = _shared(super_node, name)
+    if node in region.attached:
+        raise InvalidRequest(f"region {name} is attached on {node} already")
+    changed = replace(region, attached=(*region.attached, node))
+    if node not in (region.owner, *region.importers):
+        (memid,) = next_memids(super_node.regions, (super_node.node(node).name,))
+        changed = replace(changed, importers=(*region.importers, node), memids=(*region.memids, memid))
+    return _with_region(super_node, region, changed)
+
+
+def detach(super_node: SuperNode, name: str, node: str) -> SuperNode:
+    """Unimport a shared region on ``node``."""
+    region = _shared(super_node, name)
+    if node not in region.attached:
+        raise InvalidRequest(f"region {name} is not attached on {node}")
+    kept = [(user, memid) for user, memid in region.users() if user != node or user == region.owner]
+    changed = replace(
+        region,
+        attached=tuple(user for user in region.attached if user != node),
+        importers=tuple(user for user, _ in kept[1:]),
+        memids=tuple(memid for _, memid in kept),
+    )
+    return _with_region(super_node, region, changed)
+
+
+def _shared(super_node: SuperNode, name: str) -> Region:
+    found = next((one for one in super_node.regions if one.name == name and one.numa is None), None)
+    if found is None:
+        raise InvalidRequest(f"there is no shared region {name!r}")
+    return found
+
+
+def _with_region(super_node: SuperNode, old: Region, new: Region) -> SuperNode:
+    return replace(super_node, regions=tuple(new if one is old else one for one in super_node.regions))
 
 
 def set_health(super_node: SuperNode, name: str, device: str, *, healthy: bool) -> SuperNode:

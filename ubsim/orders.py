@@ -170,10 +170,31 @@ class Share(Happening, frozen=True):
     importers: tuple[str, ...]
     size: str
     cacheable: bool = False
+    info: str = ""
 
     def change(self, world: SuperNode) -> SuperNode:
-        region = Region(self.name, self.owner, self.importers, size_of(self.size), (), self.cacheable)
+        region = Region(self.name, self.owner, self.importers, size_of(self.size), (), self.cacheable, info=self.info)
         return changes.share(world, region)
+
+
+class Attach(Happening, frozen=True):
+    """Import a shared region on one more node."""
+
+    name: str
+    node: str
+
+    def change(self, world: SuperNode) -> SuperNode:
+        return changes.attach(world, self.name, self.node)
+
+
+class Detach(Happening, frozen=True):
+    """Unimport a shared region on one node; refused while it has it open."""
+
+    name: str
+    node: str
+
+    def change(self, world: SuperNode) -> SuperNode:
+        return changes.detach(world, self.name, self.node)
 
 
 class Unshare(Happening, frozen=True):
@@ -203,4 +224,6 @@ ORDERS: Mapping[str, type[Order]] = {
     "end-lease": EndLease,
     "share": Share,
     "unshare": Unshare,
+    "attach": Attach,
+    "detach": Detach,
 }

@@ -14,6 +14,7 @@ import os
 import socket
 import threading
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -43,8 +44,9 @@ class RegionService:
         wanted = self._exported(super_node)
         with self._lock:
             for name, (region, state) in self._regions.items():
-                if name not in wanted:
-                    for node, _ in region.users():
+                kept = {node for node, _ in wanted[name].users()} if name in wanted else set()
+                for node, _ in region.users():
+                    if node not in kept:
                         state.refuse_release(node)
 
     def follow(self, super_node: SuperNode) -> None:
@@ -54,8 +56,9 @@ class RegionService:
             for name in self._regions.keys() - wanted.keys():
                 self._memory(name).unlink(missing_ok=True)
             self._regions = {
-                name: (region, self._regions[name][1] if name in self._regions else self._export(region))
+                name: (region, self._follow(*self._regions[name], region) if known else self._export(region))
                 for name, region in wanted.items()
+                for known in (name in self._regions,)
             }
 
     def _exported(self, super_node: SuperNode) -> dict[str, Region]:
@@ -109,6 +112,13 @@ class RegionService:
             state, effects = state.close(key)
             self._carry_out(region, effects)
             self._regions[name] = (region, state)
+
+    def _follow(self, before: Region, state: SharedRegion, region: Region) -> SharedRegion:
+        """Let nodes come to a region and leave it, while others have it open."""
+        if not region.is_cacheable:
+            for node, memid in set(region.users()) - set(before.users()):
+                _share_file(self._memory(region.name), device_of(self._folder, node, memid))
+        return replace(state, members=frozenset(node for node, _ in region.users()))
 
     def _get(self, name: str) -> tuple[Region, SharedRegion]:
         if name not in self._regions:

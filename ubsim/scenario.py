@@ -209,7 +209,8 @@ class Region:
     """Memory of ``owner`` that ``importers`` use: by name, or as NUMA node ``numa`` of the only importer.
 
     ``memids`` are the ids under which the nodes know it, the owner's first. ``lease`` is the name under which the
-    importer borrowed it from UBSE, "" if the scenario or a tester did.
+    importer borrowed it from UBSE, "" if the scenario or a tester did. ``attached`` are the nodes that asked UBSE for
+    it, ``info`` is a text that its maker gave.
     """
 
     name: str
@@ -220,6 +221,8 @@ class Region:
     is_cacheable: bool = False
     numa: int | None = None
     lease: str = ""
+    attached: tuple[str, ...] = ()
+    info: str = ""
 
     def users(self) -> tuple[tuple[str, int], ...]:
         """Return (node, id there), the owner first."""

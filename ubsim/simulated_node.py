@@ -23,6 +23,8 @@ from ubhost.kernel.rtnl import Refused
 from ubhost.model import Eid, PortState, UbHost, UrmaDevice
 from ubhost.provider import Sharing
 from ubhost.roots import Roots
+from ubhost.ubse import shm
+from ubhost.ubse.wire import Module
 from ubsim import consistency, contexts, record, sockets, sysfs, tree
 from ubsim.cables import LinkEvents, Obituaries
 from ubsim.caller import Caller
@@ -39,6 +41,7 @@ from ubsim.ubcore import Refused as DriverRefused
 from ubsim.ubcore import Ubcore
 from ubsim.ubse_memory import Desk
 from ubsim.ubse_service import Service
+from ubsim.ubse_shm import SharedDesk
 from ubsim.uevents import Subscribers
 from ubsim.views import Views
 
@@ -81,8 +84,11 @@ class SimulatedNode:
             outside=living() | {init},
         )
         self.kernel.on_change = self.uevents.follow
-        desk = Desk(name, roots.dev, lambda: self.super_node, self._let_happen)
-        self.ubse = Service(super_node, self.node, desk, faults=self.faults, log=self.log)
+        desks = {
+            Module.MEM: Desk(name, roots.dev, lambda: self.super_node, self._let_happen).handlers,
+            shm.MODULE: SharedDesk(name, lambda: self.super_node, self._let_happen).handlers,
+        }
+        self.ubse = Service(super_node, self.node, desks, faults=self.faults, log=self.log)
         self.regions = RegionService(roots.root.parent, name)
         self.regions.follow(super_node)
         self._home_events = None if netns is None else LinkEvents(netns)

@@ -95,7 +95,8 @@ def follow(root: Path, before: Iterable[Entry], after: Iterable[Entry]) -> None:
         if isinstance(known, File) and isinstance(entry, File) and not known.is_fixed:
             poke(root / path, entry.content)
         else:
-            _clear(str(root / path))
+            if not (known is None and isinstance(entry, Sparse)):  # its maker may have laid it there: shared memory
+                _clear(str(root / path))
             fresh.append(entry)
     write(root, fresh)
 

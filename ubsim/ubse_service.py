@@ -7,12 +7,13 @@ Source: reference/ub.md sections 5, 6.3 and 8.
 """
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from ubhost.errors import InvalidRequest
 from ubhost.provider import Bandwidth
-from ubhost.ubse import bodies, ubsectl
+from ubhost.ubse import bodies, shm, ubsectl
+from ubhost.ubse.shm import ShmOp
 from ubhost.ubse.status import Status
 from ubhost.ubse.wire import Malformed, MemOp, Module, NodeOp, Reply, Request, UrmaOp
 from ubsim import ubse_cli
@@ -22,7 +23,6 @@ from ubsim.kernel import Log
 from ubsim.scenario import Node, SuperNode
 from ubsim.ubcore import Refused
 from ubsim.ubse import Rejected, Ubse, Urma
-from ubsim.ubse_memory import Desk
 
 LEND_RATIO = 100  # per cent, UBSE's own default (system.pool.memory.ratio)
 OPERATIONS: dict[tuple[int, int], str] = {
@@ -55,6 +55,7 @@ OPERATIONS: dict[tuple[int, int], str] = {
     (Module.MEM, MemOp.NUMA_GET): "numa",
     (Module.MEM, MemOp.NUMA_LIST): "numas",
     (Module.MEM, MemOp.NUMA_DELETE): "delete_numa",
+    **{(shm.MODULE, op): f"{op.name.lower()}_shared" for op in ShmOp},
 }
 """What operations are called in the log and in faults."""
 
@@ -62,18 +63,19 @@ NAMED = frozenset({UrmaOp.QOS_SET, UrmaOp.QOS_GET, UrmaOp.QOS_RESET, UrmaOp.DEV_
 """URMA operations whose request begins with the name of a device."""
 
 Handler = Callable[[bytes, int], bytes]
+Desks = Mapping[int, Mapping[int, Handler]]  # module -> operation -> who does it: those of the whole super-node
 
 
 class Service:
     """UBSE of one node. Safe for threads."""
 
-    def __init__(self, super_node: SuperNode, node: Node, desk: Desk, *, faults: Faults, log: Log) -> None:
+    def __init__(self, super_node: SuperNode, node: Node, desks: Desks, *, faults: Faults, log: Log) -> None:
         self.state = Ubse({d.name: d for d in handed_out(super_node, node)}, super_node.ubse_owners)
         self._super_node = super_node
         self._node = node
         self._faults = faults
         self._log = log
-        self._desk = desk
+        self._desks = desks
         self._lock = threading.Lock()
         self._handlers: dict[tuple[int, int], Handler] = {
             (Module.URMA, UrmaOp.DEV_GET): self._devices,
@@ -120,8 +122,8 @@ class Service:
 
     def _handle(self, request: Request, uid: int, operation: str) -> bytes:
         """Memory is the whole super-node's: its desk has locks of its own, for we will be told of the change."""
-        if request.module == Module.MEM and request.op in self._desk.handlers:
-            return self._desk.handlers[request.op](request.body, uid)
+        if desk := self._desks.get(request.module, {}).get(request.op):
+            return desk(request.body, uid)
         handler = self._handlers.get((request.module, request.op))
         if handler is None:
             raise Rejected(Status.NOT_SUPPORTED, f"the simulator has no {operation}")

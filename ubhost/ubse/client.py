@@ -12,8 +12,9 @@ import time
 from pathlib import Path
 
 from ubhost.errors import Busy, HostFault, InvalidRequest, NotFound, Unsupported
-from ubhost.ubse import bodies, memory, ubsectl, wire
+from ubhost.ubse import bodies, memory, shm, ubsectl, wire
 from ubhost.ubse.generation import Generation
+from ubhost.ubse.shm import ShmOp
 from ubhost.ubse.status import Status, reason
 from ubhost.ubse.wire import MemOp, Module, NodeOp, UrmaOp
 
@@ -197,6 +198,45 @@ class Ubse:
     def delete_numa(self, name: str) -> None:
         self._call(Module.MEM, MemOp.NUMA_DELETE, memory.encode_mem_name(name), name)
 
+    # Shared memory; so far the stand-in alone answers (see ``ubhost.ubse.shm``)
+
+    def create_shm(self, request: shm.ShmCreate) -> shm.Shm:
+        """Export memory that nodes may attach.
+
+        Raises:
+            Conflict: there is one of that name.
+            Exhausted: nobody can spare it.
+            Unsupported: this UBSE knows no shared memory, or speaks of it in a form that we do not know.
+        """
+        return shm.Shm.decode(self._call(shm.MODULE, ShmOp.CREATE, request.encode(), request.name))
+
+    def attach_shm(self, name: str) -> shm.Shm:
+        """Import it here; nothing happens if it is."""
+        return shm.Shm.decode(self._call(shm.MODULE, ShmOp.ATTACH, memory.encode_mem_name(name), name))
+
+    def detach_shm(self, name: str) -> None:
+        """Unimport it here.
+
+        Raises:
+            Busy: a process of this host has it open or mapped.
+        """
+        self._call(shm.MODULE, ShmOp.DETACH, memory.encode_mem_name(name), name)
+
+    def get_shm(self, name: str) -> shm.Shm:
+        return shm.Shm.decode(self._call(shm.MODULE, ShmOp.GET, memory.encode_mem_name(name), name))
+
+    def shms(self) -> tuple[shm.Shm, ...]:
+        """Return all shared memory of the super-node."""
+        return shm.decode_list(self._call(shm.MODULE, ShmOp.LIST, b"", "shared memory"))
+
+    def delete_shm(self, name: str) -> None:
+        """Unexport it.
+
+        Raises:
+            Busy: a node has it attached.
+        """
+        self._call(shm.MODULE, ShmOp.DELETE, memory.encode_mem_name(name), name)
+
     def node_loans(self) -> tuple[ubsectl.NodeLoan, ...]:
         """Return how much each node borrowed from each: as ``ubsectl display memory -t node_borrow``."""
         body = self._call(Module.MEM, MemOp.CLI_NODE_BORROW, ubsectl.NOTHING, "loans by node")
@@ -212,7 +252,7 @@ class Ubse:
         body = self._call(Module.MEM, MemOp.CLI_CHECK_STATUS, ubsectl.NOTHING, "the memory pool")
         return ubsectl.decode_rows(ubsectl.MemoryStatus, body)
 
-    def _call(self, module: Module, op: UrmaOp | NodeOp | MemOp, body: bytes, subject: str) -> bytes:
+    def _call(self, module: int, op: UrmaOp | NodeOp | MemOp | ShmOp, body: bytes, subject: str) -> bytes:
         what = f"UBSE {op.name} of {subject}"
         reply = self._ask(wire.Request(module, op, body).encode(), what)
         if reply.status != Status.SUCCESS:
