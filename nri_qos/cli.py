@@ -104,6 +104,8 @@ def _explained(pod: dict[str, Any]) -> str:
     for container in pod["containers"]:
         lines.append(f"  container {container['container']}: {'; '.join(container['why'])}")
         lines += _file_lines(container, "    ")
+        if container["irqs"]:
+            lines.append(f"    interrupts come to its CPUs: {cpulist.render(container['irqs'])} of /proc/irq")
     return "\n".join(lines)
 
 

@@ -81,7 +81,9 @@ class Daemon:
         self._watch.wait_for_first(FIRST_LOOK_S)
         if self._mode is Mode.V2:
             self._loop.start()
-        report = Report(self._world, self._loop, self._files, self._writer, self.plugin, self._mode)
+        report = Report(
+            self._world, self._loop, self._files, self._writer, self.plugin, self._mode, self._roots.root / "proc/irq"
+        )
         if not self._dry_run:
             self._serve_status(report)
         if self._world.config.metrics_address is not None:

@@ -24,6 +24,7 @@ COUNTERS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "handler_errors": ("Calls of the runtime that could not be worked on", ("method",)),
     "reasserted": ("Updates of the runtime that were corrected", ()),
     "sessions": ("Connections to the runtime", ()),
+    "alarms": ("Periods that were cut short, as online work waited", ()),
     "loop_errors": ("Periods in which the loop failed", ()),
     "writes": ("Writes of cgroup files", ("file",)),
     "drift": ("Cgroup files that somebody else changed", ("file",)),
@@ -39,6 +40,7 @@ GAUGES: Mapping[str, str] = {
     "online_usage_cpus": "CPUs that online work uses, other than its own",
     "other_usage_cpus": "CPUs that everything else uses, but for offline work",
     "pressure_ratio": "Share of time in which an online pod waited for a CPU; the worst pod",
+    "irqs_on_own_cpus": "Interrupts that come to CPUs which are a container's own",
     "loop_seconds": "Time that the last period took",
 }
 

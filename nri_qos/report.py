@@ -3,9 +3,10 @@
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from nri_qos import counters, cpulist
+from nri_qos import counters, cpulist, irqs
 from nri_qos.census import Household, Tenant, take
 from nri_qos.cgroup import Mode
 from nri_qos.files import Gone, Hierarchy
@@ -27,6 +28,7 @@ class Report:
     writer: Writer
     plugin: Plugin
     mode: Mode
+    irqs: Path  # /proc/irq
 
     def not_ready(self) -> str | None:
         """Return why the daemon does not do its work, ``None`` if it does."""
@@ -47,6 +49,7 @@ class Report:
         observed = seen.observed
         with self.world.locked(to_change=False) as world:
             pods = Counter(sandbox.classified.qos.value for sandbox in world.sandboxes.values())
+            own = frozenset[int]().union(*(m.own_cpus for m in world.members.values() if m.container.is_alive))
         return {
             "nri_connected": phase.is_configured,
             "nri_synchronized": phase.is_synchronized,
@@ -57,6 +60,7 @@ class Report:
             "other_usage_cpus": None if observed is None else observed.other,
             "pressure_ratio": None if observed is None else observed.pressure,
             "loop_seconds": seen.took,
+            "irqs_on_own_cpus": len(irqs.on(self.irqs, own)),
             "because": seen.state.reason,
             "pods": pods,
             "capabilities": dict(self.writer.capabilities),
@@ -151,6 +155,7 @@ class Report:
             "cpus": None if member.decision.cpus is None else cpulist.render(member.decision.cpus),
             "mems": None if member.decision.mems is None else cpulist.render(member.decision.mems),
             "own_cpus": cpulist.render(member.own_cpus),
+            "irqs": irqs.on(self.irqs, member.own_cpus),
             "why": list(member.decision.reasons),
             "files": self._files(tenant.folder),
         }

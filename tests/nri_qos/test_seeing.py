@@ -108,6 +108,18 @@ def test_a_pod_is_explained_with_reasons_and_with_what_the_files_say(running: in
     assert "cpuset.cpus=0-1" in text
 
 
+def test_interrupts_on_somebodys_own_cpus_are_told(running: int, root: Path) -> None:
+    """(E22)"""
+    for number, name, cpus in ((7, "effective_affinity_list", "1"), (8, "effective_affinity_list", "4"), (9, "x", "0")):
+        put_irq = root / "proc/irq" / str(number)
+        put_irq.mkdir(parents=True)
+        (put_irq / name).write_text(cpus + "\n")
+        (put_irq / "smp_affinity_list").write_text("0-7\n" if name != "x" else "2-7\n")
+    assert "interrupts come to its CPUs: 7 of /proc/irq" in ubnode(root, "explain", "shop/db")
+    assert "interrupts" not in ubnode(root, "explain", "shop/web")
+    assert "ub_qos_irqs_on_own_cpus 1.0" in fetch(running, "/metrics")[1]
+
+
 def test_users_of_a_borrowed_node_are_listed_before_it_is_returned(running: int, root: Path) -> None:
     lines = ubnode(root, "node", "2", "--users").splitlines()
     assert [line.split() for line in lines] == [
