@@ -11,13 +11,14 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from nri_qos import census, cpulist, desired, load, squeeze
+from nri_qos import census, cpulist, desired, load, lookout, squeeze
 from nri_qos.census import Census
 from nri_qos.counters import Rates
 from nri_qos.desired import Squeezed
 from nri_qos.files import Hierarchy
+from nri_qos.lookout import Lookout
 from nri_qos.model import Placement
 from nri_qos.pools import Key, Node
 from nri_qos.relief import Relief
@@ -79,6 +80,8 @@ class Loop(threading.Thread):
         self._counted = 0  # the period of the census
         self._strangers = 0
         self._relief = Relief(files, self._sampler, writer, world.counts)
+        self._lookout = Lookout(files)
+        self._alarm = 0.0  # what the lookout saw, for the period that it ended
         self._is_probed = False
         self._wake = threading.Event()
         self._is_ending = False
@@ -96,17 +99,32 @@ class Loop(threading.Thread):
 
     def run(self) -> None:
         self._relief.start()
-        due = time.monotonic()
+        due, is_woken = time.monotonic(), False
         while not self._is_ending:
             now = time.monotonic()
-            is_due = now >= due
+            is_due = now >= due or self._is_disturbed(now)
             if is_due:
-                due = max(due + self._world.config.period, now)
-            if self._world.machine is not None:
+                due = max(min(due, now) + self._world.config.period, now)
+            if self._world.machine is not None and (is_due or is_woken):
                 self._turn_safely(now, is_due)
-            if self._wake.wait(max(due - time.monotonic(), 0.0)) and not self._is_ending:
+            is_woken = self._wake.wait(min(max(due - time.monotonic(), 0.0), lookout.INTERVAL_S))
+            if is_woken and not self._is_ending:
                 time.sleep(max(GATHER_S, REST * self.seen.took))
             self._wake.clear()
+
+    def _is_disturbed(self, now: float) -> bool:
+        """Whether online work waits now, and offline work has something to give: the period is over then."""
+        people, quota = self._census, self.seen.state.quota
+        config = self._world.config
+        if people is None or quota is None or quota <= config.floor or not people.offline():
+            self._lookout.rest()
+            return False
+        waiting = self._lookout.waiting(people, now)
+        if waiting <= lookout.FACTOR * config.pressure:
+            return False
+        self._alarm = waiting
+        self._world.counts["alarms",] += 1
+        return True
 
     def turn(self, now: float, *, is_due: bool = True) -> None:
         """Go round once at ``now`` (seconds, monotonic); measure only if a period is over.
@@ -193,15 +211,17 @@ class Loop(threading.Thread):
     def _measure(self, people: Census, now: float) -> None:
         """Read the counters and take one step of the squeeze."""
         self._period += 1
+        alarm, self._alarm = self._alarm, 0.0
         sample = self._sampler.sample(self._folders, now)
         self.seen.pods = sample.rates
         before = self.seen.state
         is_starting = before.quota is None and sample.fresh and self._period <= squeeze.PATIENCE
         if sample.is_first or is_starting:
             return  # nothing, or not all, can be told yet
-        self.seen.observed = load.observe(people, sample.rates, sample.total, sample.fresh)
+        observed = load.observe(people, sample.rates, sample.total, sample.fresh)
+        self.seen.observed = replace(observed, pressure=max(observed.pressure, alarm))
         self.seen.state = squeeze.decide(self.seen.observed, before, limits(people.node))
-        self._report(before)
+        self._report(before, is_alarm=alarm > 0)
 
     def _squeezed(self, people: Census) -> Squeezed:
         state, node, offline = self.seen.state, people.node, people.offline()
@@ -237,7 +257,7 @@ class Loop(threading.Thread):
             changed.update((place, wanted[place]) for place in looks if place in wanted)
         return list(changed.values())
 
-    def _report(self, before: State) -> None:
+    def _report(self, before: State, *, is_alarm: bool) -> None:
         after, observed = self.seen.state, self.seen.observed
         if observed is None or after.quota == before.quota:
             return
@@ -251,6 +271,7 @@ class Loop(threading.Thread):
                 "other": observed.other,
                 "pressure": round(observed.pressure, 4),
                 "throttled": observed.is_throttled,
+                "alarm": is_alarm,
                 "room": cpulist.render(self.seen.offline),
             },
         )
