@@ -15,6 +15,7 @@ from csi_ub.server import Server, socket_path
 from ubhost.config import load
 from ubhost.errors import InvalidRequest, UbError
 from ubhost.log import set_up
+from ubhost.notify import Manager
 from ubhost.roots import Roots
 from ubhost.signals import until_told
 
@@ -39,6 +40,7 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Serve until SIGTERM or SIGINT; return 0 then, 1 if it cannot serve, 2 for wrong arguments or configuration."""
     arguments = parser().parse_args(argv)
+    manager = Manager.from_environ()  # before a data daemon is started, which must not speak for us
     try:
         path = socket_path(arguments.endpoint or "")
         config = load(arguments.config, Config)
@@ -48,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except UbError as error:
         print(f"ub-csi: {error}", file=sys.stderr)
         return 2 if isinstance(error, InvalidRequest) else 1
-    server.run(until_told())  # data daemons are not ours to stop: they outlive the driver
+    server.run(until_told(), manager)  # data daemons are not ours to stop: they outlive the driver
     return 0
 
 

@@ -17,6 +17,7 @@ import grpc
 
 from csi_ub.errors import Observe, ReasonToStatus
 from ubhost.errors import Busy, HostFault, InvalidRequest
+from ubhost.notify import Manager
 
 THREADS = 64  # a hung mount holds one of them at most (see csi_ub.node), 32 parallel creates must fit
 DRAIN_S = 20.0  # kubelet gives a pod 30 s between SIGTERM and SIGKILL
@@ -93,10 +94,11 @@ class Server:
         except (OSError, RuntimeError) as error:
             raise HostFault(f"cannot listen on {path}: {error}") from error
 
-    def run(self, stop: threading.Event) -> None:
+    def run(self, stop: threading.Event, manager: Manager) -> None:
         self.server.start()
         log.info("serving", extra={"socket": str(self.path)})
-        stop.wait()
+        with manager.serving(f"serving {self.path}"):
+            stop.wait()
         log.info("draining")
         self.server.stop(DRAIN_S).wait()
         log.info("stopped")

@@ -20,6 +20,7 @@ from nri_qos.daemon import Daemon, journal_of, resctrl_of
 from nri_qos.stderr import PatientStderr
 from ubhost import config, log
 from ubhost.errors import Conflict, HostFault, InvalidRequest, UbError
+from ubhost.notify import Manager
 from ubhost.roots import Roots
 from ubhost.version import version
 
@@ -113,7 +114,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(options: Options, settings: Config) -> int:
-    stop = Stop()
+    stop, manager = Stop(), Manager.from_environ()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     if options.restore:
@@ -123,7 +124,7 @@ def _run(options: Options, settings: Config) -> int:
         _log.info("nri-qos starts", extra={"version": version(), "root": str(options.roots.root)})
         daemon = Daemon(options.roots, settings, dry_run=options.dry_run, takes_config=options.config_file is None)
         link = Link(daemon.plugin, options.name, options.index, stop)
-        with daemon:
+        with daemon, manager.serving("deciding; /readyz says whether the runtime is there"):
             if options.inherited_fd is not None:
                 link.serve_inherited(options.inherited_fd)
             else:

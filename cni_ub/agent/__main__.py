@@ -19,6 +19,7 @@ from cni_ub.kubelet import devices_of
 from ubhost import config, log, providers
 from ubhost.errors import InvalidRequest, UbError
 from ubhost.ledger import Ledger
+from ubhost.notify import Manager
 from ubhost.provider import Provider
 from ubhost.roots import Roots
 from ubhost.signals import until_told
@@ -45,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(settings: AgentConfig, stop: threading.Event) -> None:
-    roots = Roots.from_environ()
+    roots, manager = Roots.from_environ(), Manager.from_environ()
     refuse_rival(roots.agent_socket)  # before anything of ours takes kubelet's sockets from it
     started: list[Service] = []
     try:
@@ -53,7 +54,8 @@ def _run(settings: AgentConfig, stop: threading.Event) -> None:
             started.append(service)
             service.start()
         LOG.info("ready", extra={"socket": str(roots.agent_socket), "version": version()})
-        stop.wait()
+        with manager.serving(f"answering at {roots.agent_socket}"):
+            stop.wait()
     finally:
         LOG.info("stopping")
         for service in reversed(started):

@@ -1,7 +1,12 @@
 """The systemd units: read without complaint, and hardened as far as their work allows."""
 
+import contextlib
+import os
+import re
 import shutil
+import socket
 import subprocess
+import sys
 from configparser import RawConfigParser
 from pathlib import Path
 
@@ -9,6 +14,7 @@ import pytest
 
 from ubnode.install.layout import FILES, UNIT_OF
 
+ROOT = Path(__file__).parents[2]
 UNITS = sorted(UNIT_OF.values())
 # Options that give a unit a mount namespace of its own, from which no mount reaches the host. Source: systemd.exec(5).
 OWN_MOUNTS = (
@@ -69,3 +75,54 @@ def test_data_daemons_outlive_the_driver() -> None:
 def test_what_a_daemon_knows_of_running_pods_outlives_it(unit: str) -> None:
     assert service(unit)["RuntimeDirectoryPreserve"] == "yes"
     assert service(unit)["Restart"] == "always"
+
+
+@pytest.mark.parametrize("unit", UNITS)
+def test_systemd_waits_until_a_daemon_is_ready_and_restarts_one_that_hangs(unit: str) -> None:
+    assert service(unit)["Type"] == "notify"
+    assert int(service(unit)["WatchdogSec"]) >= 10
+    assert "NotifyAccess" not in service(unit)  # main, by default: no child speaks for the daemon
+
+
+DAEMONS = {
+    "ub-agent.service": ("ub-agent", "cni_ub.agent", "--config", "CONFIG"),
+    "ub-csi.service": ("ub-csi", "csi_ub", "--endpoint", "unix://FOLDER/s", "--node-id", "a", "--config", "CONFIG"),
+    "nri-qos.service": ("nri-qos", "nri_qos", "--socket", "FOLDER/nri.sock", "--config", "CONFIG"),
+}
+
+
+@pytest.mark.parametrize("unit", UNITS)
+def test_each_daemon_says_when_it_is_ready_that_it_is_well_and_that_it_stops(unit: str, tmp_path: Path) -> None:
+    """On an empty host: no device, no runtime. A daemon that waits for its peer is ready, or no node would come up."""
+    program, module, *arguments = DAEMONS[unit]
+    root, config, address = tmp_path / "root", tmp_path / "config.yaml", f"@ub-notify-{os.getpid()}-{program}"
+    root.mkdir()
+    config.write_text("log_level: debug\n")
+    places = {"FOLDER": str(tmp_path), "CONFIG": str(config)}
+    told = [re.sub("FOLDER|CONFIG", lambda found: places[found[0]], argument) for argument in arguments]
+    folder = os.environ.get("UB_BIN_DIR")
+    command = [str(Path(folder, program))] if folder else [sys.executable, "-m", module]
+    environ = {**os.environ, "UB_ROOT": str(root), "NOTIFY_SOCKET": address, "WATCHDOG_USEC": "400000"}
+    environ["PYTHONPATH"] = f"{ROOT}{os.pathsep}{ROOT / 'proto'}"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager, (tmp_path / "log").open("w") as log:
+        manager.bind("\0" + address[1:])
+        with subprocess.Popen([*command, *told], env=environ, stderr=log, stdout=log) as daemon:
+            try:
+                wait_for("READY=1", manager, daemon)
+                wait_for("WATCHDOG=1", manager, daemon)
+                daemon.terminate()
+                wait_for("STOPPING=1", manager, daemon)
+                assert daemon.wait(60) == 0
+            finally:
+                daemon.kill()
+
+
+def wait_for(state: str, manager: socket.socket, daemon: subprocess.Popen[bytes]) -> None:
+    manager.settimeout(1)
+    for _ in range(60):
+        with contextlib.suppress(TimeoutError):
+            while True:
+                if state in manager.recv(4096).decode().splitlines():
+                    return
+        assert daemon.poll() is None, f"{daemon.args!r} ended without {state}"
+    pytest.fail(f"{daemon.args!r} did not say {state} in a minute")
