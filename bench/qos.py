@@ -1,9 +1,9 @@
 """``make bench-qos``: what offline work costs online latency, with nri-qos and without, on a real kernel.
 
 Runs ``bench/qos_inside.py`` in the guest of e2e, which gets no more CPUs than this machine has: two emulated CPUs on
-one real one would disturb each other whatever the guest's kernel does. The guest is emulated and its host may be shared:
-the ratios say something, the milliseconds do not, and one run proves nothing; so each round is printed, and "overlap"
-where the arms cannot be told apart. NUMA distances in the guest are labels.
+one real one would disturb each other whatever the guest's kernel does. The guest is emulated and its host may be
+shared: the ratios say something, the milliseconds do not, and one run proves nothing; so each round is printed, and
+"overlap" where the arms cannot be told apart. NUMA distances in the guest are labels.
 """
 
 import argparse
