@@ -44,11 +44,11 @@ EVERYTHING = (
 CONTROLLER = (
     SNAPSHOTTER,
     "csi.controller.enabled=true",
+    "csi.config.fencing=true",
     "csi.config.peers[0].node=a",
     "csi.config.peers[0].address=192.0.2.1",
     "csi.peerKeySecret=ub-peers",
 )
-FENCED = (*CONTROLLER, "csi.config.fencing=true")
 Manifest = dict[str, Any]
 Render = Callable[..., list[Manifest]]
 
@@ -128,7 +128,7 @@ def conforms() -> Callable[[str], subprocess.CompletedProcess[str]]:
     return conforms
 
 
-@pytest.mark.parametrize("settings", [(), EVERYTHING, FENCED, ("cleanup=true",)])
+@pytest.mark.parametrize("settings", [(), EVERYTHING, CONTROLLER, ("cleanup=true",)])
 def test_every_manifest_is_valid_for_the_kubernetes_api(
     helm: str, conforms: Callable[[str], subprocess.CompletedProcess[str]], settings: tuple[str, ...]
 ) -> None:
@@ -166,7 +166,7 @@ def test_the_executables_accept_their_arguments(render: Render) -> None:
     assert install.node_root == uninstall.node_root == Path("/host")
 
 
-@pytest.mark.parametrize("settings", [EVERYTHING, FENCED, ("cleanup=true",)])
+@pytest.mark.parametrize("settings", [EVERYTHING, CONTROLLER, ("cleanup=true",)])
 def test_every_mount_has_its_volume_and_every_volume_its_mount(render: Render, settings: tuple[str, ...]) -> None:
     for name, pod in pods(render(*settings)).items():
         every = [*pod.get("initContainers", ()), *pod["containers"]]
@@ -175,7 +175,7 @@ def test_every_mount_has_its_volume_and_every_volume_its_mount(render: Render, s
 
 
 def test_every_container_has_bounds_and_a_pinned_image_and_writes_nothing_of_its_own(render: Render) -> None:
-    for found in [*containers(render(*EVERYTHING)), *containers(render(*FENCED))]:
+    for found in [*containers(render(*EVERYTHING)), *containers(render(*CONTROLLER))]:
         assert found["resources"]["requests"]
         assert found["resources"]["limits"]["memory"]
         assert found["image"].rpartition(":")[2] not in ("", "latest")
@@ -291,7 +291,7 @@ def test_who_needs_no_api_server_has_no_token(render: Render) -> None:
 
 
 def test_no_role_may_do_everything_or_read_secrets(render: Render) -> None:
-    manifests = [*render(*EVERYTHING), *render(*FENCED)]
+    manifests = [*render(*EVERYTHING), *render(*CONTROLLER)]
     for role in [*of_kind(manifests, "ClusterRole").values(), *of_kind(manifests, "Role").values()]:
         for rule in role["rules"]:
             assert "*" not in [*rule["verbs"], *rule["resources"], *rule["apiGroups"]]
@@ -316,7 +316,7 @@ def test_the_controller_needs_peers_to_hand_calls_to(helm: str) -> None:
 
 
 def test_the_controller_has_one_of_each_sidecar_that_a_cluster_has_once(render: Render) -> None:
-    manifests = render(*FENCED)
+    manifests = render(*CONTROLLER)
     specs = pods(manifests)
     node, controller = specs["ub-ub-node-csi"], specs["ub-ub-node-csi-controller"]
     assert [one["name"] for one in node["containers"]] == ["csi", "registrar", "livenessprobe", "provisioner"]
@@ -341,7 +341,7 @@ def test_the_controller_knows_the_peers_and_opens_no_port_of_a_node(render: Rend
 def test_an_account_may_what_its_sidecars_need_and_no_other(render: Render) -> None:
     bound = {
         binding["roleRef"]["name"].removeprefix("ub-ub-node-csi-"): binding["subjects"][0]["name"]
-        for binding in of_kind(render(*FENCED), "ClusterRoleBinding").values()
+        for binding in of_kind(render(*CONTROLLER), "ClusterRoleBinding").values()
     }
     controller = "ub-ub-node-csi-controller"
     assert bound == {
