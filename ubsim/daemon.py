@@ -7,6 +7,7 @@ import os
 import selectors
 import signal
 import sys
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -31,10 +32,14 @@ def main(argv: Sequence[str]) -> int:
         running = record.read(folder)
         if running is None:
             raise HostFault(f"{folder} has no super-node")
-        with selectors.DefaultSelector() as selector:
-            nodes = _boot(folder, running, names, selector)
+        with selectors.DefaultSelector() as doors, selectors.DefaultSelector() as links:
+            nodes = _boot(folder, running, names, doors, links)
+            # Whoever looks at a link waits while the kernel moves another: nobody must wait at a door for that.
+            watch = threading.Thread(target=_serve, args=(links, stop_r), name="links")
+            watch.start()
             _say(READY)
-            _serve(selector, stop_r)
+            _serve(doors, stop_r)
+            watch.join()
             for node in nodes:
                 node.close()
     except UbError as error:
@@ -44,7 +49,11 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _boot(
-    folder: Path, running: record.Record, names: Sequence[str], selector: selectors.BaseSelector
+    folder: Path,
+    running: record.Record,
+    names: Sequence[str],
+    doors: selectors.BaseSelector,
+    links: selectors.BaseSelector,
 ) -> list[SimulatedNode]:
     super_node = expansion.load(folder / record.SCENARIO)
     fabric = Fabric(running.bridge)
@@ -53,7 +62,7 @@ def _boot(
         own = running.namespaces.get(name)
         netns = None if own is None else open_netns(own)
         roots = Roots(record.root_of(folder, name))
-        nodes.append(SimulatedNode(super_node, name, roots, running.netdevs, netns, fabric, selector))
+        nodes.append(SimulatedNode(super_node, name, roots, running.netdevs, netns, fabric, doors, links))
     events = LinkEvents()  # one for all: the kernel copies every notice to every listener
 
     def links_changed() -> None:
@@ -61,7 +70,7 @@ def _boot(
         for simulated in nodes:
             simulated.links_changed(names)
 
-    selector.register(events, selectors.EVENT_READ, links_changed)
+    links.register(events, selectors.EVENT_READ, links_changed)
     for simulated in nodes:
         simulated.open()
     return nodes

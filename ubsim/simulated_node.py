@@ -57,7 +57,8 @@ class SimulatedNode:
         netdevs: tuple[Netdev, ...],
         netns: int | None,
         fabric: Fabric,
-        selector: selectors.BaseSelector,
+        doors: selectors.BaseSelector,
+        links: selectors.BaseSelector,
     ) -> None:
         self.name = name
         self.super_node = super_node
@@ -66,7 +67,8 @@ class SimulatedNode:
         self._bridge = next(iter(self._netdevs.values())).bridge  # of the host's own device, which never goes
         self._netns = netns
         self._fabric = fabric
-        self._selector = selector
+        self._selector = doors
+        self._links = links
         self._doors: dict[Path, socket.socket] = {}
         self._lock = threading.Lock()
         self._rates: dict[Netdev, int] = {}  # what is set now
@@ -99,7 +101,7 @@ class SimulatedNode:
         return self.super_node.node(self.name)
 
     def open(self) -> None:
-        """Open the doors; from now on the selector's data are the functions to call."""
+        """Open the doors; from now on the selectors' data are the functions to call."""
         run = self._roots.simulator
         run.mkdir(parents=True, exist_ok=True)
         run.chmod(0o700)
@@ -114,7 +116,7 @@ class SimulatedNode:
         self._selector.register(self.kernel.obituaries, selectors.EVENT_READ, self.kernel.bury)
         if self._home_events is not None:
             events = self._home_events
-            self._selector.register(events, selectors.EVENT_READ, lambda: self._settle(events.names()))
+            self._links.register(events, selectors.EVENT_READ, lambda: self._settle(events.names()))
         for netdev in self._netdevs.values():
             self._home.settle(netdev)
         self._set_cables()
