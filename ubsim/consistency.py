@@ -114,10 +114,11 @@ def check_dies(super_node: SuperNode) -> Iterator[str]:
 def check_links(super_node: SuperNode) -> Iterator[str]:
     """Both ends exist, no port has two cables, no node is joined to itself, no cable beats its port."""
     speed = {port.id: port.speed.mbps * port.width.value for node in super_node.nodes for port in node.ports}
+    known = set(speed)
     ends: list[PortId] = []
     for link in super_node.links:
         ends += [link.a, link.b]
-        yield from _missing_ends(link.a, link.b, set(speed))
+        yield from _missing_ends(link.a, link.b, known)
         if link.a.node == link.b.node:
             yield f"link {link.a} - {link.b} joins {link.a.node} to itself"
         if link.latency_us < 0 or link.bandwidth_mbps < 0:

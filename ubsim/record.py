@@ -7,8 +7,10 @@ A process is known by its id and its start time, since ids are used again.
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
+
+import msgspec
 
 from ubhost import statefile
 from ubsim.netdevs import Netdev
@@ -47,7 +49,7 @@ class Record:
 
 def write(folder: Path, record: Record) -> None:
     """Raises HostFault."""
-    statefile.write(folder / FILE, VERSION, asdict(record))
+    statefile.write(folder / FILE, VERSION, msgspec.to_builtins(record), durable=False)
 
 
 def read(folder: Path) -> Record | None:
