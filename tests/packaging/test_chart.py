@@ -214,6 +214,12 @@ def test_namespaces_that_the_runtime_makes_later_are_seen_by_the_agent(render: R
     assert mounts(container(render(), "agent"))["/run/netns"]["mountPropagation"] == "HostToContainer"
 
 
+def test_who_must_see_all_processes_of_the_node_does_and_nobody_else(render: Render) -> None:
+    """Namespaces without a name, and files that are open, are known by /proc alone."""
+    found = {name for name, pod in pods(render(*CONTROLLER)).items() if pod.get("hostPID")}
+    assert found == {"ub-ub-node-agent", "ub-ub-node-csi"}
+
+
 def test_sockets_that_others_make_anew_are_reached_through_their_folders(render: Render) -> None:
     for pod in pods(render()).values():
         for volume in pod["volumes"]:
