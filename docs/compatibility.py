@@ -4,7 +4,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from ubhost.doctor.compatibility import TABLE, UB_GENERATION, UB_SOURCES, Known, Version
+from ubhost.doctor.compatibility import TABLE, UB_GENERATIONS, Known, Version
 
 HEAD = """\
 # What works with what
@@ -44,9 +44,14 @@ def _tried(known: Known) -> str:
 def _ub() -> Iterator[str]:
     yield "## UB hardware"
     yield ""
-    sources = UB_SOURCES.partition("(")[2].rstrip(")")
-    yield f"Driver, user space and UBSE go together: {UB_GENERATION}."
-    yield f"Known from {sources}; no UB hardware was at hand."
+    yield "Driver, user space and UBSE go together; a container's liburma must be of the host kernel's generation."
+    yield "No UB hardware was at hand: what is known is known from the public sources named."
+    yield ""
+    yield "| generation | kernel | system | URMA | UBSE | ours | source |"
+    yield "|---|---|---|---|---|---|---|"
+    for one in UB_GENERATIONS:
+        ours = "yes" if one.is_known else "no"
+        yield f"| {one.name} | {_text(one.kernel)} | {one.system} | {one.urma} | {one.ubse} | {ours} | {one.source} |"
 
 
 def _text(version: Version) -> str:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from cni_ub.agent import checkup
 from cni_ub.agent.config import AgentConfig
 from cni_ub.agent.metrics import Calls
 from cni_ub.agent.reconciler import Reconciler
@@ -54,6 +55,7 @@ def _run(settings: AgentConfig, stop: threading.Event) -> None:
             started.append(service)
             service.start()
         LOG.info("ready", extra={"socket": str(roots.agent_socket), "version": version()})
+        checkup.begin(roots)
         with manager.serving(f"answering at {roots.agent_socket}"):
             stop.wait()
     finally:

@@ -144,6 +144,7 @@ def with_containerd(content: Mapping[str, Any]) -> Facts:
         (replace(HEALTHY, agent=Node("/run/ub-node/agent.sock")), "agent", "warning", "systemctl start ub-agent"),
         (replace(HEALTHY, kernel="5.10.0-oe"), "version-kernel", "problem", "5.15 is needed"),
         (replace(HEALTHY, kernel="6.12.1"), "ub-generation", "warning", "OLK-6.6"),
+        (replace(HEALTHY, kernel="5.10.0-216.oe2203sp4"), "ub-generation", "warning", "of OLK-5.10"),
         (replace(HEALTHY, versions={"containerd": "containerd 1.6.8"}), "version-containerd", "problem", "1.7"),
     ],
 )  # fmt: skip

@@ -39,9 +39,31 @@ TABLE: tuple[Known, ...] = (
     ),
 )  # fmt: skip
 
-UB_GENERATION = "OLK-6.6 (openEuler 24.03 LTS SP3 and later), arm64, umdk 26.06, UBSE of 2026-05"
-UB_SOURCES = "reference/ub.md (openeuler-mirror kernel, umdk 00cc16f1, ubs-engine 973f4300)"
-UB_KERNEL = (6, 6)
+
+@dataclass(frozen=True, slots=True)
+class UbGeneration:
+    """What of UB belongs together: driver, its tools and libraries, UBSE. Parts of two generations do not mix."""
+
+    name: str
+    kernel: Version  # the first numbers of the kernel that has this driver
+    system: str
+    urma: str  # umdk, and how liburma speaks with the driver
+    ubse: str
+    is_known: bool  # whether our messages are those of this generation
+    source: str
+
+
+UB_GENERATIONS: tuple[UbGeneration, ...] = (
+    UbGeneration(
+        "OLK-5.10", (5, 10), "openEuler 22.03", "umdk before 26: ioctls with plain structs, /sys/class/uburma",
+        "none, or an early one", False, "reference/ub.md, version warning; openurma-gem5-lab README",
+    ),
+    UbGeneration(
+        "OLK-6.6", (6, 6), "openEuler 24.03 LTS SP3 and later, arm64", "umdk 26.06: ioctls with TLV, /sys/class/ubcore",
+        "UBSE of 2026-05", True, "openeuler-mirror kernel, umdk 00cc16f1, ubs-engine 973f4300",
+    ),
+)  # fmt: skip
+KNOWN_UB = next(generation for generation in UB_GENERATIONS if generation.is_known)
 
 _NUMBERS = re.compile(r"v?(\d+)\.(\d+)(?:\.(\d+))?")
 
@@ -88,21 +110,23 @@ def _ub(facts: Facts) -> Iterator[Finding]:
         yield problem(
             "ubse-generation",
             f"UBSE speaks a protocol of another generation: {facts.ubse_generation.value}",
-            f"we know {UB_GENERATION}; numbers of modules and operations differ between UBSE releases",
+            f"we know the {KNOWN_UB.ubse}; numbers of modules and operations differ between UBSE releases",
             "install a UBSE of that generation, or a release of these plugins that knows yours",
         )
     if "ubcore" not in facts.modules:
         return
     version = parse(facts.kernel)
-    if version is None or version[:2] != UB_KERNEL:
+    found = next((one for one in UB_GENERATIONS if version is not None and version[:2] == one.kernel), None)
+    if found is None or not found.is_known:
+        which = f"of {found.name}" if found else "of a generation unknown to us"
         yield warning(
             "ub-generation",
-            f"the UB driver of kernel {facts.kernel} is of another generation than the one we know",
-            f"known: {UB_GENERATION}; netlink numbers and ioctls differ between generations",
-            f"compare with {UB_SOURCES}, and run `ubnode show` before you trust it",
+            f"the UB driver of kernel {facts.kernel} is {which}",
+            f"known is {KNOWN_UB.name}: {KNOWN_UB.urma}; netlink numbers and ioctls differ between generations",
+            f"use {KNOWN_UB.system}; or compare with {KNOWN_UB.source}, and see `ubnode show` before you trust it",
         )
     else:
-        yield ok("ub-generation", f"the UB driver is of the generation we know: {UB_GENERATION}")
+        yield ok("ub-generation", f"the UB driver is of the generation we know: {found.name}, {found.system}")
     if not any(name.startswith("liburma.so") for name in facts.libraries):
         yield note(
             "liburma",

@@ -30,8 +30,12 @@ def text(findings: Iterable[Finding]) -> str:
             lines.append(f"         next:  {finding.next_step}")
     count = Counter(finding.verdict for finding in listed)
     lines.append("")
-    lines.append(", ".join(f"{count[verdict]} {verdict.value}" for verdict in _ORDER if count[verdict]))
+    lines.append(", ".join(_counted(count[verdict], verdict) for verdict in _ORDER if count[verdict]))
     return "\n".join(lines)
+
+
+def _counted(count: int, verdict: Verdict) -> str:
+    return f"{count} {verdict.value}{'s' if count > 1 and verdict is not Verdict.OK else ''}"
 
 
 def document(findings: Iterable[Finding]) -> dict[str, Any]:
