@@ -1,8 +1,10 @@
 """``ubnode qos``: what pods get on this node, and why."""
 
 import argparse
+import contextlib
 import json
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,16 +14,36 @@ from nri_qos.config import Config
 from nri_qos.model import Container, Decision, Pod
 from nri_qos.world import World
 from ubhost import config
-from ubhost.errors import Exhausted, InvalidRequest, NotFound
+from ubhost.errors import Exhausted, InvalidRequest, NotFound, UbError
 from ubhost.roots import Roots
 
 
 def main(argv: Sequence[str]) -> int:
     """Run one command; return its exit code. Errors of the domain are the caller's to print."""
     args = _parser().parse_args(argv)
-    text, content = args.run(args)
-    print(json.dumps(content, indent=2) if args.json else text)
+    if getattr(args, "watch", None) is None:
+        print(_told(args))
+    else:
+        _watch(args)
     return 0
+
+
+def _told(args: argparse.Namespace) -> str:
+    text, content = args.run(args)
+    return json.dumps(content, indent=2) if args.json else str(text)
+
+
+def _watch(args: argparse.Namespace) -> None:
+    """Print it again and again until Ctrl-C; a daemon that is away may come back."""
+    clear = "\033[H\033[2J" if sys.stdout.isatty() else ""
+    with contextlib.suppress(KeyboardInterrupt):
+        while True:
+            try:
+                told = _told(args)
+            except UbError as error:
+                told = str(error)
+            print(f"{clear}{told}", flush=True)
+            time.sleep(args.watch)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -29,6 +51,9 @@ def _parser() -> argparse.ArgumentParser:
     as_json.add_argument("--json", action="store_true", help="as JSON")
     parser = argparse.ArgumentParser(
         prog="ubnode qos", parents=[as_json], description="What runs on this node, by class; without COMMAND, now."
+    )
+    parser.add_argument(
+        "--watch", type=_seconds, nargs="?", const=2.0, metavar="SECONDS", help="again and again, every 2 s"
     )
     parser.set_defaults(run=_show)
     commands = parser.add_subparsers(metavar="COMMAND")
@@ -50,6 +75,13 @@ def _parser() -> argparse.ArgumentParser:
     plan.add_argument("--config", type=Path, metavar="FILE", help="configuration of nri-qos")
     plan.set_defaults(run=_show_plan)
     return parser
+
+
+def _seconds(text: str) -> float:
+    seconds = float(text)
+    if not 0.1 <= seconds <= 3600:
+        raise ValueError(text)
+    return seconds
 
 
 Shown = tuple[str, Any]  # for people, and for --json
@@ -100,6 +132,10 @@ def _explained(pod: dict[str, Any]) -> str:
     lines = [f"{_name(pod)}: class {pod['class']}, because {pod['because']}"]
     if pod["quota_cpus"] is not None:
         lines.append(f"  held to {pod['quota_cpus']:.2f} CPUs")
+    if pod["is_homebound"]:
+        lines.append(
+            "  kept off borrowed memory: it or its namespace has more than remote_budget or remote_limit allows"
+        )
     lines += _file_lines(pod, "  ")
     for container in pod["containers"]:
         lines.append(f"  container {container['container']}: {'; '.join(container['why'])}")

@@ -55,6 +55,11 @@ class Grants:
     mounts: tuple[Mount, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
 
+    def words(self) -> tuple[str, ...]:
+        """Return what is given as a reason, none if nothing is."""
+        given = [device.path for device in self.devices] + [where for _, where, _ in self.mounts] + sorted(self.env)
+        return (f"its pod was given {' '.join(given)}",) if given else ()
+
 
 NOTHING = Grants()
 

@@ -173,7 +173,7 @@ class Plugin:
                 self._doubt_grants(found.doubt)
             try:
                 with self._world.locked(wait_s) as world:
-                    decision = world.create(pod, container, found.device_nodes)
+                    decision = world.create(pod, container, found.device_nodes, found.grants.words())
             except Exhausted as error:
                 self._world.counts["refused",] += 1
                 _log.warning("container refused", extra={"reason": str(error), "enforced": self._is_enforcing})

@@ -11,6 +11,7 @@ from nri_qos.census import Household, Tenant, take
 from nri_qos.cgroup import Mode
 from nri_qos.files import Gone, Hierarchy
 from nri_qos.loop import Loop
+from nri_qos.model import QosClass
 from nri_qos.plugin import Plugin
 from nri_qos.pools import Node
 from nri_qos.world import World
@@ -140,6 +141,7 @@ class Report:
             "usage_cpus": None if rates is None else rates.usage,
             "waiting_ratio": None if rates is None else rates.waiting,
             "is_throttled": None if rates is None else rates.is_throttled,
+            "is_homebound": house.qos is QosClass.BE and self.world.homebound.has(pod.owner),
             "quota_cpus": self.loop.seen.quota.get(house.folder or ""),
             "memory_by_node": {str(numa): size for numa, size in sorted(self.memory(house.folder).items())},
             "files": self._files(house.folder),

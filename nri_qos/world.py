@@ -133,8 +133,20 @@ class World:
         for member in [m for m in self.members.values() if m.container.pod_id == pod_id]:
             del self.members[member.container.id]
 
-    def create(self, pod: Pod | None, container: Container, device_nodes: frozenset[int] = frozenset()) -> Decision:
-        """Decide about a new container, whose devices are on ``device_nodes``, and remember it.
+    def create(
+        self,
+        pod: Pod | None,
+        container: Container,
+        device_nodes: frozenset[int] = frozenset(),
+        given: tuple[str, ...] = (),
+    ) -> Decision:
+        """Decide about a new container, and remember it.
+
+        Args:
+            pod: as the runtime tells it, if it does.
+            container: as the runtime was asked for it.
+            device_nodes: where its devices are.
+            given: what its pod was given, in words; only remembered.
 
         Raises:
             Exhausted: it must not be created, see ``plan.plan_create``.
@@ -142,6 +154,7 @@ class World:
         """
         request = replace(self._request(pod, container), device_nodes=device_nodes)
         decision = plan.plan_create(request, self.node())
+        decision = replace(decision, reasons=(*decision.reasons, *given))
         self.members[container.id] = Member(container, decision)
         if decision.placement is not None:
             self.placements[request.key] = decision.placement

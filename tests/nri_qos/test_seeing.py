@@ -2,6 +2,7 @@
 
 import os
 import re
+import signal
 import subprocess
 import sys
 import urllib.error
@@ -16,7 +17,7 @@ from nri_qos import cli, counters, metrics
 from nri_qos.latency import BOUNDS_S, Latencies
 from tests.nri_qos import nodes
 from tests.nri_qos.cgroups import Tree
-from tests.nri_qos.conftest import TOP, Plugin, container, environment, pod, until
+from tests.nri_qos.conftest import TOP, Plugin, container, environment, pod, start_pod, until
 from ubhost.errors import NotFound
 from ubsim.runtime import CallRefused, Runtime
 
@@ -211,3 +212,39 @@ def test_waiting_for_ones_own_limit_is_not_waiting_for_others() -> None:
     after = sample(at=2.0, usage=500_000, waited=400_000, throttled=300_000, throttles=3)
     got = counters.rates(before, after)
     assert (got.usage, round(got.waiting or 0, 6), got.is_throttled) == (0.5, 0.1, True)
+
+
+def test_the_table_is_shown_again_until_one_has_seen_enough(running: int, root: Path) -> None:
+    folder = os.environ.get("UB_BIN_DIR")
+    command = [str(Path(folder, "ubnode"))] if folder else [sys.executable, "-m", "ubnode"]
+    with subprocess.Popen(
+        [*command, "qos", "--watch", "0.1"], env=environment(root), cwd=TOP, stdout=subprocess.PIPE, text=True
+    ) as watching:
+        assert watching.stdout
+        heads = (line for line in watching.stdout if line.startswith("POD "))
+        assert [next(heads).split()[0] for _ in range(3)] == ["POD"] * 3
+        watching.send_signal(signal.SIGINT)
+        watching.stdout.read()
+    assert watching.returncode == 0
+
+
+def test_what_a_pod_was_given_is_explained(runtime: Runtime, plugin: Plugin, tree: Tree, root: Path) -> None:
+    plugin.start(config={"period": 0.1})
+    runtime.register()
+    made = pod("given", "BE")
+    (root / "run/ub-node/zerocopy/pods" / made.id).mkdir(parents=True)
+    tree.pod(made)
+    runtime.run_pod(made)
+    asked = container(made)
+    tree.container(asked, runtime.create(asked))
+    runtime.start(asked.id)
+    assert "its pod was given /run/ub UB_PATHS" in ubnode(root, "explain", "given")
+
+
+def test_who_is_kept_off_borrowed_memory_is_told_why(runtime: Runtime, plugin: Plugin, tree: Tree, root: Path) -> None:
+    plugin.start(config={"period": 0.1, "remote_budget": {"pod": "1Mi"}})
+    runtime.register()
+    batch, inner = start_pod(runtime, tree, "batch", "BE")
+    tree.write(batch, "memory.numa_stat", "anon N2=2000000")
+    until(lambda: tree.read(inner, "cpuset.mems") == "0-1")
+    assert "kept off borrowed memory" in ubnode(root, "explain", "batch")
