@@ -211,18 +211,20 @@ def _covers(found: ModelRoute, wanted: ModelRoute) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """How to give a device back: three groups, each done as far as it goes whatever becomes of the others.
+    """How to give a device back: groups, each done as far as it goes whatever becomes of the others.
 
-    ``quiet`` silences it in the pod at once, so that its addresses can be given to others.
+    ``device`` takes the device and its EIDs out of the pod. ``quiet`` silences the link there at once, so that its
+    addresses can be given to others; ``home`` brings it to the host as it was.
     """
 
+    device: tuple[Step, ...] = ()
+    limits: tuple[Step, ...] = ()
     quiet: tuple[Step, ...] = ()
     home: tuple[Step, ...] = ()
-    limits: tuple[Step, ...] = ()
 
     @property
     def is_empty(self) -> bool:
-        return not (self.quiet or self.home or self.limits)
+        return not (self.device or self.limits or self.quiet or self.home)
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,7 +255,7 @@ def plan_release(held: Held, seen: Seen) -> Release:
     down = [SetUp(Side.POD, seen.pod.name, up=False)] if seen.pod and seen.pod.is_up else []
     limits = [Limit(held.device, held.limit, seen.bandwidth)] if held.limit not in (None, seen.bandwidth) else []
     freed = [LimitReceiving(seen.pod.name if seen.pod else "", held.shaper, None, None)] if seen.has_shaper else []
-    return Release((*hide, *back, *down, *freed), _plan_home(held, seen), (*limits, *held.service_levels))
+    return Release((*hide, *back), (*limits, *held.service_levels), (*down, *freed), _plan_home(held, seen))
 
 
 def _plan_home(held: Held, seen: Seen) -> tuple[Step, ...]:

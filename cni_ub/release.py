@@ -10,10 +10,12 @@ import logging
 import os
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
+from functools import partial
 from ipaddress import ip_interface
 
+from cni_ub.beside import beside
 from cni_ub.holder import find_holder
 from cni_ub.host import Host
 from cni_ub.ipam import Ipam
@@ -23,7 +25,7 @@ from cni_ub.steps import SetServiceLevel, Step
 from ubhost.errors import Busy, InvalidRequest, NotFound, UbError
 from ubhost.kernel import netns
 from ubhost.model import Eid
-from ubhost.provider import Bandwidth, Device, EidSlot, Provider, Sharing
+from ubhost.provider import Bandwidth, Device, EidSlot, Kind, Provider, Sharing
 from ubhost.record import Record, State
 
 LOG = logging.getLogger("cni_ub")
@@ -45,28 +47,53 @@ def release(host: Host, record: Record, pod: int | None, ipam: Ipam | None) -> O
         pod: the namespace that the runtime named, if it named one.
         ipam: the delegate to release the addresses with; ``None`` if the attachment has none.
     """
-    outcome = Outcome()
-    problems = outcome.problems
+    of_link, of_device = Outcome(), Outcome()
     with ExitStack() as stack:
-        plan, node = Release(), None
         try:
             node = stack.enter_context(_node_of(host, record, pod))
             held = held_by(host, record, node)
+        except UbError as error:
+            of_link.problems.append(str(error))
+            with _deleting(ipam, of_link.problems):
+                pass
+        else:
             record = replace(record, members=held.members)
             if record.is_damaged:  # what is not known of it is made as of a free device
                 record = replace(record, is_allocated=True, is_zero_copy=True, limit_mbps=(0, 0))
-            plan = plan_release(held, _observe(node, held, record, outcome))
-            problems += _do(node, plan.quiet)
-        except UbError as error:
-            problems.append(str(error))
-        with _deleting(ipam, problems):  # the addresses are released while the link, silent by now, travels
-            if node:
-                problems += _do(node, plan.home)
-                problems += _do(node, plan.limits)
-                problems += _end_zero_copy(host, record)
-                _free(node.provider, record, outcome)
+            give_back = partial(_give_back_device, host, record, node, held, of_device)
+            is_rdma = node.provider.kind is Kind.RDMA  # a soft one dies when its netdev leaves the namespace before it
+            if is_rdma:
+                give_back()
+            with nullcontext() if is_rdma else beside(give_back):
+                _bring_link_home(record, node, held, ipam, of_link)
+    outcome = Outcome(of_device.problems + of_link.problems, of_device.is_pending or of_link.is_pending)
     _settle(host, record, outcome)
     return outcome
+
+
+def _give_back_device(host: Host, record: Record, node: Node, held: Held, outcome: Outcome) -> None:
+    """Take the device out of the pod, and undo everything that was set up with it."""
+    try:
+        seen = node.observe_device(Seen(), held.members, held.device if held.limit else "", held.eids)
+    except UbError as error:
+        outcome.problems.append(str(error))
+        seen = Seen()
+    plan = plan_release(held, seen)
+    outcome.problems += _do(node, plan.device)
+    outcome.problems += _do(node, plan.limits)
+    outcome.problems += _end_zero_copy(host, record)
+    _free(node.provider, record, outcome)
+
+
+def _bring_link_home(record: Record, node: Node, held: Held, ipam: Ipam | None, outcome: Outcome) -> None:
+    plan = Release()
+    try:
+        plan = plan_release(held, _observe_link(node, held, record, outcome))
+        outcome.problems += _do(node, plan.quiet)
+    except UbError as error:
+        outcome.problems.append(str(error))
+    with _deleting(ipam, outcome.problems):  # the addresses are released while the link, silent by now, travels
+        outcome.problems += _do(node, plan.home)
 
 
 def _end_zero_copy(host: Host, record: Record) -> list[str]:
@@ -94,8 +121,8 @@ def _free(provider: Provider, record: Record, outcome: Outcome) -> None:
         outcome.problems.append(str(error))
 
 
-def _observe(node: Node, held: Held, record: Record, outcome: Outcome) -> Seen:
-    """Look at the link and at the device; when the driver cannot be asked, the link is brought home all the same."""
+def _observe_link(node: Node, held: Held, record: Record, outcome: Outcome) -> Seen:
+    """Look for the link; the driver is asked only if it is nowhere, and the kernel may be about to return it."""
     name = record.link.pod_name if record.link and record.link.pod_name else record.ifname
     seen = node.observe_held(held, name)
     if held.link and not (seen.pod or seen.host):  # only now is it worth asking the provider
@@ -107,11 +134,7 @@ def _observe(node: Node, held: Held, record: Record, outcome: Outcome) -> Seen:
             outcome.problems.append(
                 f"the netdev of {record.device} is nowhere to be seen, and {name} in the pod is another link"
             )
-    try:
-        return node.observe_device(seen, held.members, held.device if held.limit else "", held.eids)
-    except UbError as error:
-        outcome.problems.append(str(error))
-        return seen
+    return seen
 
 
 def _await_home(node: Node, held: Held) -> bool:

@@ -69,7 +69,8 @@ def test_a_release_silences_the_device_and_brings_the_link_home_as_it_was() -> N
     assert THERE.pod
     changed = replace(THERE, pod=replace(THERE.pod, mtu=1300))
     release = plan_release(Held(DEVICE.id, DEVICE.members, link=ORIGINAL, limit=Bandwidth()), changed)
-    assert release.quiet == (Expose(DEVICE.members, present=False), SetUp(Side.POD, "net1", up=False))
+    assert release.device == (Expose(DEVICE.members, present=False),)
+    assert release.quiet == (SetUp(Side.POD, "net1", up=False),)
     assert release.home == (
         Move(Side.POD, "net1", Side.HOST, "ipourma1"),
         SetMtu(Side.HOST, "ipourma1", 4094, 1300),
