@@ -21,7 +21,7 @@ from e2e.machine import Machine, Spec
 from e2e.payload import payload
 
 REPO = Path(__file__).resolve().parents[1]
-ARMS = ("alone", "unmanaged", "managed")
+ARMS = {"alone": "alone", "unmanaged": "unmanaged", "managed": "managed", "idle": "managed, offline_idle"}
 SOCKETS = 2
 Row = dict[str, Any]
 
@@ -66,20 +66,21 @@ def run(qos: str, seconds: float, rounds: int, per_socket: int) -> list[Row]:
 
 def report(rows: Sequence[Row]) -> str:
     """Return the table, and the headline in its last line."""
-    lines = ["arm        p50 ms, each round        p99 ms, each round        offline CPUs"]
-    for arm in ARMS:
+    lines = ["arm                    p50 ms, each round        p99 ms, each round        offline CPUs"]
+    for arm, name in ARMS.items():
         cells = [" ".join(f"{value:.1f}" for value in _column(rows, arm, key)) for key in ("p50_ms", "p99_ms")]
         offline = statistics.median(_column(rows, arm, "offline_cpus"))
-        lines.append(f"{arm:<10} {cells[0]:<25} {cells[1]:<25} {offline:.2f}")
+        lines.append(f"{name:<22} {cells[0]:<25} {cells[1]:<25} {offline:.2f}")
     lines += ["", "a load of 60 % that comes all at once, to a pod of class LS, floor 0.25:"]
     lines += [_step(row) for row in rows if row["arm"] == "step"]
-    alone, unmanaged, managed = (_column(rows, arm, "p99_ms") for arm in ARMS)
+    alone, unmanaged, managed, idle = (_column(rows, arm, "p99_ms") for arm in ARMS)
     if min(unmanaged) <= max(managed):
         lines.append("the arms overlap: nothing is proved by this run")
     lines += [
         "",
-        f"p99 unmanaged / alone {_ratio(unmanaged, alone)}",
-        f"p99 managed / alone   {_ratio(managed, alone)}",
+        f"p99 unmanaged / alone              {_ratio(unmanaged, alone)}",
+        f"p99 managed / alone                {_ratio(managed, alone)}",
+        f"p99 managed, offline_idle / alone  {_ratio(idle, alone)}",
         "level: real kernel and containerd, emulated machine",
         f"ratio {statistics.median(managed) / statistics.median(alone):.2f}",
     ]

@@ -1,5 +1,7 @@
 """Runs in the guest: online latency alone, with offline work unmanaged, and with offline work under nri-qos.
 
+The last twice: as it comes, and with ``offline_idle``.
+
 The online pod answers a request every 20 ms on each of its CPUs, 12 ms of CPU time each: 60 % load, open loop, so a
 request that waits makes the next ones wait too; latency counts from the time when it was due. Four offline spinners are
 the neighbours. The order of the arms turns around in every round.
@@ -58,6 +60,11 @@ for pid in pids:
     os.waitpid(pid, 0)
 open(out + ".done", "w").close()
 """
+CONFIG = {
+    "managed": "",
+    "idle": "offline_idle: true\n",
+    "step": "floor: 0.25\n",  # or a small machine has nothing to give
+}
 SPIN = ("sh", "-c", "while :; do :; done")
 
 
@@ -74,7 +81,7 @@ def main() -> int:
     RESULTS.mkdir(exist_ok=True)
     (RESULTS / "load.py").write_text(LOAD)
     rows: list[dict[str, Any]] = []
-    arms = ["alone", "unmanaged", "managed"]
+    arms = ["alone", "unmanaged", "managed", "idle"]
     for number in range(args.rounds):
         for arm in arms if number % 2 == 0 else reversed(arms):
             rows.append({"arm": arm, "round": number, **measure(runtime, arm, args)})
@@ -89,7 +96,7 @@ def main() -> int:
 
 def measure(runtime: Runtime, arm: str, args: argparse.Namespace) -> dict[str, float]:
     """Return the latency of online requests and what offline work got meanwhile."""
-    with plugin(arm == "managed"):
+    with plugin(arm in CONFIG, CONFIG.get(arm, "")):
         spinners = [] if arm == "alone" else spin(runtime)
         load = start_load(runtime, arm, args.qos, args.seconds, args.cpus, WARM_UP_S)
         before = sum(used(spinner) for spinner in spinners)
@@ -108,9 +115,7 @@ def measure(runtime: Runtime, arm: str, args: argparse.Namespace) -> dict[str, f
 
 def step(runtime: Runtime, args: argparse.Namespace, calm_ms: float) -> dict[str, float | None]:
     """Return how fast offline work gave way to a load that came all at once."""
-    config = RESULTS / "step.yaml"
-    config.write_text("floor: 0.25\n")  # or a small machine has nothing to give
-    with plugin(True, "--config", str(config)):
+    with plugin(True, CONFIG["step"]):
         spinners = spin(runtime)
         load = start_load(runtime, "step", "LS", args.seconds, args.cpus, IDLE_S)
         begin = float(Path(f"{load}.begin").read_text())
@@ -155,11 +160,14 @@ def start(runtime: Runtime, name: str, qos: str, *command: str, cpus: int = 0) -
 
 
 @contextmanager
-def plugin(is_wanted: bool, *arguments: str) -> Iterator[None]:
+def plugin(is_wanted: bool, text: str) -> Iterator[None]:
+    """Run nri-qos with the configuration ``text``, and put everything back after it."""
     if not is_wanted:
         yield
         return
-    with daemon("nri-qos", *arguments, env={"UB_ROOT": "/"}) as running:
+    config = RESULTS / "nri-qos.yaml"
+    config.write_text(text)
+    with daemon("nri-qos", "--config", str(config), env={"UB_ROOT": "/"}) as running:
         running.wait_for("synchronized with the runtime")
         yield
     subprocess.run(["/mnt/payload/ub-node/nri-qos", "--restore"], env={**os.environ, "UB_ROOT": "/"}, check=True)

@@ -22,6 +22,7 @@ from nri_qos.files import Hierarchy
 from nri_qos.journal import Journal
 from nri_qos.lookup import Lookup
 from nri_qos.loop import Loop
+from nri_qos.manners import Manners
 from nri_qos.plugin import Plugin
 from nri_qos.report import Report
 from nri_qos.resctrl import Group
@@ -61,7 +62,8 @@ class Daemon:
             kept = roots.run / "nri-qos.json"
             self._world.placements = reservations.load(kept)
             save = partial(reservations.save, kept)
-            self._loop = Loop(self._world, self._files, self._writer, self._journal.entries, cache, save)
+            manners = (Manners().keep_off,) if roots.root == Path("/") else ()  # elsewhere CPUs are not this machine's
+            self._loop = Loop(self._world, self._files, self._writer, self._journal.entries, cache, save, *manners)
         self._watch = Watch(self._world, roots, self._loop.wake)
         self._takes_config = takes_config
         self.plugin = Plugin(

@@ -58,6 +58,7 @@ class Loop(threading.Thread):
         held: Mapping[Place, object],
         resctrl: Group | None = None,
         save: Callable[[Mapping[Key, Placement]], None] = lambda _: None,
+        keep_off: Callable[[frozenset[int]], None] = lambda _: None,
     ) -> None:
         super().__init__(name="loop", daemon=True)
         self.seen = Seen()
@@ -67,6 +68,7 @@ class Loop(threading.Thread):
         self._held = held
         self._resctrl = resctrl
         self._save = save  # what is reserved has changed
+        self._keep_off = keep_off  # CPUs on which this process must not run itself
         self._saved: Mapping[Key, Placement] = dict(world.placements)
         self._census: Census | None = None
         self._folders: list[str] = []  # to be measured
@@ -144,6 +146,7 @@ class Loop(threading.Thread):
         if squeezed != self._squeezed_to or people is not self._settled_for:
             self._squeezed_to, self._settled_for = squeezed, people
             self.seen.offline, self.seen.quota = squeezed.cpus, dict(squeezed.quota)
+            self._keep_off(people.node.exclusive)
             with self._world.locked(to_change=False) as world:
                 world.offline = squeezed.cpus
                 world.homebound = squeezed.homebound
