@@ -8,6 +8,7 @@ import pytest
 
 from cni_ub.agent import socketpath
 from tests.ubnode.conftest import Bundle, listing
+from ubhost.doctor.findings import ok, problem, warning
 from ubhost.errors import Busy, Conflict, HostFault, InvalidRequest
 from ubnode.install import cli
 from ubnode.install.layout import Component, Places
@@ -408,3 +409,16 @@ def test_nothing_is_taken_from_under_an_agent_that_runs(root: Path, bundle: Bund
     path.parent.rmdir()
     assert listing(root) == before
     uninstall(root)
+
+
+def test_versions_that_do_not_go_with_ours_are_told_and_nothing_else_is() -> None:
+    findings = (
+        problem("version-containerd", "containerd 1.6 is too old", "1.7 is needed", "update containerd"),
+        warning("ub-generation", "another driver", "known: OLK-6.6", "compare"),
+        problem("cgroups", "no cgroup v2", "booted so", "boot otherwise"),
+        ok("version-kernel", "kernel 6.12"),
+    )
+    assert list(cli.misfits(findings)) == [
+        "problem: containerd 1.6 is too old: 1.7 is needed; next: update containerd",
+        "warning: another driver: known: OLK-6.6; next: compare",
+    ]

@@ -3,10 +3,14 @@
 import argparse
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+from ubhost.doctor import report
+from ubhost.doctor.findings import Finding, Verdict
+from ubhost.doctor.look import look
 from ubhost.errors import InvalidRequest
+from ubhost.roots import Roots
 from ubhost.version import version as own_version
 from ubnode.install.layout import CNI_BIN, KUBELET, Component, Places
 from ubnode.install.node import Node
@@ -66,8 +70,20 @@ def uninstall(argv: Sequence[str]) -> int:
 
 def _bring(options: argparse.Namespace, components: Iterable[Component]) -> int:
     bundle, version = _bundle(options.bundle)
-    bring(Node(_root(options), bundle), version, components, _places(options), print, dry_run=options.dry_run)
+    root = _root(options)
+    bring(Node(root, bundle), version, components, _places(options), print, dry_run=options.dry_run)
+    if root.resolve() == Path("/"):  # of a node that is mounted here, nobody answers
+        for line in misfits(report.examine(look(Roots(root)))):
+            print(line)
     return 0
+
+
+def misfits(findings: Iterable[Finding]) -> Iterator[str]:
+    """Say which versions of others do not go with ours. They may be put right later: it is no failure."""
+    for finding in findings:
+        is_of_versions = finding.check.startswith("version-") or finding.check.endswith("-generation")
+        if is_of_versions and finding.verdict in (Verdict.PROBLEM, Verdict.WARNING):
+            yield f"{finding.verdict.value}: {finding.title}: {finding.cause}; next: {finding.next_step}"
 
 
 def _root(options: argparse.Namespace) -> Path:
