@@ -22,6 +22,7 @@ from pathlib import Path
 from ubhost.errors import Busy, Conflict, HostFault, InvalidRequest, NotFound, UbError, Unsupported
 from ubhost.model import Eid
 from ubhost.provider import Bandwidth, Device, EidSlot, Kind, Sharing
+from ubhost.providers.ubcore import HOW_TO_SWITCH
 from ubhost.ubse.status import Status
 from ubsim.faults import Fault, Faults, When
 from ubsim.ubcore import Refused, Ubcore
@@ -174,7 +175,7 @@ class FakeProvider:
         with self._operation("expose", member, f"net:[{inode}]"):
             self._require(member)
             if self._ubcore.is_shared:
-                raise Unsupported(f"{member}: this host shares devices with every namespace (dev_sharing on)")
+                raise Unsupported(f"{member}: {HOW_TO_SWITCH}")
             self._change(lambda state: state.expose(member, inode))
 
     def unexpose(self, member: str, netns: int) -> None:

@@ -1,4 +1,8 @@
-"""The in-memory provider and a simulated node behave alike: one list of tests, run on both."""
+"""What is true of every provider: one list of tests.
+
+All run in memory and on a simulated node, which speaks with the provider of UB hardware in the driver's messages. Those
+that say nothing of EIDs, of UBSE or of service levels run on the provider of RDMA servers, too.
+"""
 
 import errno as numbers
 import os
@@ -9,9 +13,13 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.ubhost.rdma_server import Kernel, write_server
 from ubhost.errors import Busy, Conflict, HostFault, InvalidRequest, NotFound, UbError, Unsupported
+from ubhost.kernel.netns import own_inode
 from ubhost.provider import Bandwidth, EidSlot, Kind, Provider, Sharing
 from ubhost.providers import choose
+from ubhost.providers.rdma import RdmaProvider
+from ubhost.rdma.netlink import RdmaNetlink
 from ubsim import named_netns
 from ubsim.fakes import FakeProvider
 from ubsim.handles import running
@@ -77,14 +85,37 @@ class Daemon(Subject):
         self._node.fail(operation, errno, device=device)
 
 
+class RdmaServer(Subject):
+    """A card that can move, on a kernel that is played."""
+
+    def __init__(self, folder: Path, sharing: Sharing) -> None:
+        self._kernel = Kernel(at={"mlx5_0": own_inode()}, is_shared=sharing is Sharing.SHARED)
+        self.provider = RdmaProvider(write_server(folder / "rdma"), RdmaNetlink(self._kernel.open))
+        self._folder = folder
+
+    def pod(self, name: str) -> int:
+        return os.open(self._folder / name, os.O_RDWR | os.O_CREAT)
+
+
 @pytest.fixture(params=["memory", pytest.param("daemon", marks=pytest.mark.kernel)])
 def make(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[Sharing], Subject]]:
+    yield from _maker(request.param, tmp_path)
+
+
+@pytest.fixture(params=["memory", "rdma", pytest.param("daemon", marks=pytest.mark.kernel)])
+def make_any(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[Sharing], Subject]]:
+    yield from _maker(request.param, tmp_path)
+
+
+def _maker(kind: str, folder: Path) -> Iterator[Callable[[Sharing], Subject]]:
     made: list[Daemon] = []
 
     def build(sharing: Sharing) -> Subject:
-        if request.param == "memory":
-            return InMemory(tmp_path, sharing)
-        made.append(Daemon(tmp_path, sharing))
+        if kind == "memory":
+            return InMemory(folder, sharing)
+        if kind == "rdma":
+            return RdmaServer(folder, sharing)
+        made.append(Daemon(folder, sharing))
         return made[-1]
 
     yield build
@@ -97,11 +128,74 @@ def subject(make: Callable[[Sharing], Subject]) -> Subject:
     return make(Sharing.EXCLUSIVE)
 
 
+@pytest.fixture
+def any_subject(make_any: Callable[[Sharing], Subject]) -> Subject:
+    return make_any(Sharing.EXCLUSIVE)
+
+
 def eventually(subject: Subject, expected: Callable[[], bool]) -> None:
     deadline = time.monotonic() + 60
     while not expected():
         assert time.monotonic() < deadline
         time.sleep(0.01)
+
+
+# Every provider
+
+
+def test_a_device_is_called_by_its_name_and_by_its_members(any_subject: Subject) -> None:
+    provider = any_subject.provider
+    device = provider.devices()[0]
+    assert {provider.device(name) for name in (device.id, *device.members)} == {device}
+    with pytest.raises(NotFound, match="no_such_device"):
+        provider.device("no_such_device")
+
+
+def test_exposing_and_taking_back_may_each_be_repeated(any_subject: Subject) -> None:
+    provider, pod = any_subject.provider, any_subject.pod("pod")
+    members = provider.devices()[0].members
+    assert provider.sharing() is Sharing.EXCLUSIVE
+    for _ in range(2):
+        provider.expose_all(members, pod)
+        assert provider.exposed(pod) == tuple(sorted(members))
+    for _ in range(2):
+        provider.unexpose_all(members, pod)
+        assert provider.exposed(pod) == ()
+
+
+def test_what_is_not_there_is_not_exposed_and_need_not_be_taken_back(any_subject: Subject) -> None:
+    provider, pod = any_subject.provider, any_subject.pod("pod")
+    with pytest.raises(NotFound, match="nothing_at_all"):
+        provider.expose("nothing_at_all", pod)
+    with pytest.raises(NotFound, match="nothing_at_all"):
+        provider.allocate("nothing_at_all")
+    provider.unexpose("nothing_at_all", pod)
+
+
+def test_freeing_what_is_free_is_no_error(any_subject: Subject) -> None:
+    name = any_subject.provider.devices()[0].id
+    any_subject.provider.allocate(name)
+    for _ in range(2):
+        any_subject.provider.free(name)
+
+
+def test_a_device_without_a_limit_has_none_and_lifting_it_is_no_error(any_subject: Subject) -> None:
+    name = any_subject.provider.devices()[0].id
+    any_subject.provider.set_bandwidth(name, Bandwidth())
+    assert any_subject.provider.bandwidth(name) == Bandwidth()
+
+
+def test_a_host_that_shares_devices_says_how_to_switch(make_any: Callable[[Sharing], Subject]) -> None:
+    subject = make_any(Sharing.SHARED)
+    provider, pod = subject.provider, subject.pod("pod")
+    member = provider.devices()[0].members[0]
+    assert provider.sharing() is Sharing.SHARED
+    with pytest.raises(Unsupported, match="system set"):
+        provider.expose(member, pod)
+    assert member in provider.exposed(pod)
+
+
+# What UB has besides
 
 
 def test_both_are_simulated_and_name_the_same_devices(subject: Subject) -> None:
