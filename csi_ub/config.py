@@ -1,11 +1,12 @@
 """The configuration file of the driver (YAML, strict). Keys: design section 7."""
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 from typing import Literal
 
+from csi_ub.memory.sizes import size_of
 from ubhost.address import host_and_port
 from ubhost.roots import Roots
 
@@ -61,7 +62,12 @@ class Config:
     metrics_address: str | None = None
     """Address (HOST:PORT) on which Prometheus metrics, /healthz and /readyz are served; nowhere if not given."""
 
+    memory_quota: dict[str, str] = field(default_factory=dict)
+    """Shared UB memory (``8GiB``) that the claims of a namespace may have together; ``*`` is every other namespace."""
+
     def __post_init__(self) -> None:
+        for size in self.memory_quota.values():
+            size_of(size)
         if self.metrics_address is not None:
             host_and_port(self.metrics_address)
         if not 0 < self.peer_port < 65536:

@@ -13,7 +13,9 @@ from csi_ub.engines.clients import Clients, Healers
 from csi_ub.engines.daemonfiles import Files
 from csi_ub.engines.gluster import GlusterEngine
 from csi_ub.engines.replication import Replication
+from csi_ub.engines.shm import ShmEngine
 from csi_ub.engines.syncthing import SyncthingEngine
+from csi_ub.memory.sizes import size_of
 from csi_ub.noderecord import Debts
 from csi_ub.peers.channel import Peers
 from csi_ub.peers.credentials import Key
@@ -27,6 +29,7 @@ from ubhost import statefile
 from ubhost.config import convert
 from ubhost.errors import NotFound
 from ubhost.roots import Roots
+from ubhost.ubse.client import Ubse
 
 _REMEMBERED = "csi.json"
 
@@ -40,7 +43,7 @@ def connect(node_id: str, config: Config, roots: Roots) -> Volumes:
     """
     pools, peers = _pools(config, roots), _peers(node_id, config)
     others = tuple(peer.node for peer in config.peers)
-    return Volumes(node_id, pools, _engines(peers, pools, roots), others, config.supernode, peers)
+    return Volumes(node_id, pools, _engines(peers, pools, roots, config), others, config.supernode, peers)
 
 
 def remembered(roots: Roots) -> Volumes:
@@ -67,9 +70,10 @@ def _peers(node_id: str, config: Config) -> Peers:
     return Peers(node_id, own, hosts, Key.load(config.peer_key_file), config.peer_port)
 
 
-def _engines(peers: Peers, pools: tuple[Pool, ...], roots: Roots) -> Engines:
+def _engines(peers: Peers, pools: tuple[Pool, ...], roots: Roots, config: Config) -> Engines:
     """Return the engines of a node. Those that span machines need to know where the other machines are."""
     run, state = roots.run.absolute(), roots.state.absolute()
+    quotas = {namespace: size_of(size) for namespace, size in config.memory_quota.items()}
     files = Files(run / "gluster")
     daemon = Daemon(state / "syncthing", run / "syncthing", peers.address)
     bricks = Bricks(peers.node, peers.address, peers.hosts, files, peers.key)
@@ -81,6 +85,7 @@ def _engines(peers: Peers, pools: tuple[Pool, ...], roots: Roots) -> Engines:
             Replication(peers, Debts(state / "owed-replicas")),
         ),
         SyncthingEngine(peers.node, daemon, Keeper(peers.node, daemon, peers.hosts, state / "replicas")),
+        ShmEngine(Ubse(roots.ubse_socket.absolute()), roots.dev.absolute(), run / "memory", quotas),
         BindEngine(),
     )
     return Engines({engine.name: engine for engine in engines}, has_peers=bool(peers.hosts))

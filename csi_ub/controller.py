@@ -10,7 +10,8 @@ from ubproto.csi.v1 import csi_pb2, csi_pb2_grpc
 
 from csi_ub import answers, parameters, topology
 from csi_ub.engines.base import Engine, Reach
-from csi_ub.model import Capability, CapacityRange, Consistency, Snapshot, Source, Spec, Volume, VolumeType
+from csi_ub.engines.shm import ShmEngine, refuse_growth
+from csi_ub.model import Capability, CapacityRange, Snapshot, Source, Spec, Volume, VolumeType
 from csi_ub.paging import page
 from csi_ub.pool import Pool
 from csi_ub.reasons import OutOfRange
@@ -162,6 +163,8 @@ class Controller(csi_pb2_grpc.ControllerServicer):
         if sizes.limit and volume.size > sizes.limit:
             raise OutOfRange(f"volume {volume.id} has {volume.size} bytes already, more than {sizes.limit}")
         wanted = sizes.required or sizes.limit
+        if volume.spec.type is VolumeType.MEMORY:
+            refuse_growth(volume, wanted)
         _refuse_too_large(replace(volume, size=max(0, wanted - volume.size)), pool)
         grown = pool.grow(volume.id, wanted)
         self._engine(grown).grown(grown, pool)
@@ -254,7 +257,10 @@ class Controller(csi_pb2_grpc.ControllerServicer):
             raise Unsupported("a volume with replicas: 3 cannot be made from a snapshot or a volume yet: copy in a pod")
         engine = self._choose(want.spec)
         want = replace(want, pool=pool.name, size=_size(sizes, least), engine=engine.name)
-        _refuse_too_large(want, pool)
+        if isinstance(engine, ShmEngine):
+            want = replace(want, size=engine.room_for(want.size, sizes.limit, want.spec.namespace))
+        else:
+            _refuse_too_large(want, pool)
         return pool.create(want), pool
 
     def _origin(self, source: Source) -> tuple[int, Pool]:
@@ -303,8 +309,7 @@ class Controller(csi_pb2_grpc.ControllerServicer):
 
 
 def _unsupported(wanted: tuple[Capability, ...], spec: Spec) -> str:
-    is_eventual = spec.consistency is Consistency.EVENTUAL
-    return unsupported(wanted, is_model=spec.type is VolumeType.MODEL, is_eventual=is_eventual)
+    return unsupported(wanted, spec.type, spec.consistency)
 
 
 def _source(content: csi_pb2.VolumeContentSource) -> Source | None:

@@ -45,6 +45,7 @@ class AccessMode(IntEnum):
 class VolumeType(Enum):
     FILESYSTEM = "filesystem"
     MODEL = "model"
+    MEMORY = "memory"
 
 
 class Consistency(Enum):
@@ -95,6 +96,7 @@ class Spec:
     max_staleness_s: float = 5.0  # seconds; the promise of an eventual volume
     switch_policy: SwitchPolicy = SwitchPolicy.ALL_READY  # of a model that each node has a copy of
     writers: Writers = Writers.MULTI
+    namespace: str = ""  # of the claim, of type memory: whose quota it counts against
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,8 @@ from csi_ub import propagation
 from csi_ub.bounded import Bounded
 from csi_ub.engines.base import Reach
 from csi_ub.locks import hold
+from csi_ub.memory import handover
+from csi_ub.memory.folder import devices
 from csi_ub.model import Attachment, Capability, Consistency, VolumeType
 from csi_ub.mounter import Mounter, canonical, see
 from csi_ub.mountflags import attributes
@@ -177,6 +179,7 @@ class NodeVolumes:
             try:
                 with self._noted(record, replace(record, published={**record.published, str(target): use})):
                     apply(steps, Mounter(source).do)
+                    self._hand_over(volume_id, source, context, target, use)
             finally:
                 os.close(source)
 
@@ -190,9 +193,18 @@ class NodeVolumes:
         with hold(self._locks, f"volume {volume_id}"):
             record = self._records.read(volume_id)
             self._unmount(volume_id, record, target, mountinfo.read(), remove=True)
+            if pod := handover.pod_of({}, str(target)):
+                handover.remove(self.run, pod, volume_id)
             if record and str(target) in record.published:
                 rest = {path: use for path, use in record.published.items() if path != str(target)}
                 self._records.write(replace(record, published=rest))
+
+    def _hand_over(self, volume_id: str, source: int, context: Mapping[str, str], target: Path, use: Use) -> None:
+        """Let nri-qos know which device nodes the pod must be able to open; there are some in memory volumes only."""
+        nodes, pod = devices(Path(f"/proc/self/fd/{source}")), handover.pod_of(context, str(target))
+        if nodes and pod:
+            is_read_only = bool(use.attributes & Attribute.RDONLY)
+            handover.write(self.run, pod, volume_id, nodes, is_read_only=is_read_only)
 
     def stats(self, volume_id: str, path: str) -> Stats:
         """Return what a volume that is mounted at ``path`` uses, and what is wrong with it; never hangs.
@@ -314,10 +326,11 @@ def _use(capability: Capability, context: Mapping[str, str], *, is_read_only: bo
         InvalidRequest: a mount flag is none that we know.
         Unsupported: the volume cannot be used like that.
     """
-    is_model = context.get("type") == VolumeType.MODEL.value
-    granted = attributes(capability, is_read_only=is_read_only or is_model)
-    is_eventual = context.get("consistency") == Consistency.EVENTUAL.value
-    if why := unsupported([capability], is_model=is_model, is_eventual=is_eventual):
+    kind = VolumeType(context.get("type", VolumeType.FILESYSTEM.value))
+    granted = attributes(capability, is_read_only=is_read_only or kind is VolumeType.MODEL)
+    if kind is VolumeType.MEMORY:
+        granted &= ~Attribute.NODEV  # device nodes are what it consists of, all made by us
+    if why := unsupported([capability], kind, Consistency(context.get("consistency", Consistency.STRONG.value))):
         raise Unsupported(why)
     return Use(capability.mode, granted, capability.mount_group)
 

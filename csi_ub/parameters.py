@@ -1,7 +1,7 @@
 """StorageClass parameters to a ``Spec``: all wrong keys and values are named at once."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from enum import Enum
 from typing import TypeVar
@@ -19,12 +19,13 @@ _DURATION = re.compile(r"([0-9]{1,6}(?:\.[0-9]{1,3})?)(ms|s|m|h)")
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 _ABSENT: Mapping[str, Mapping[str, str]] = {
     "type": {
-        "memory": "no engine for shared UB memory",
         "block": "no engine for block devices; filesystem and model are there",
     },
     "consistency": {"close-to-open": "no engine for NFS; strong and eventual are there"},
-    "engine": {"ub-shm": "no shared UB memory", "ub-block": "no shared SSU namespaces"},
+    "engine": {"ub-block": "no shared SSU namespaces"},
 }
+_SHARED_MEMORY = "ub-shm"
+_NAMESPACE = "csi.storage.k8s.io/pvc/namespace"
 _FROM_KUBERNETES = "csi.storage.k8s.io/"  # external-provisioner adds names of the claim below this prefix
 
 
@@ -51,17 +52,9 @@ def parse(parameters: Mapping[str, str], pools: frozenset[str]) -> Spec:
         writers=_choice("writers", given, Spec().writers, wrong),
         replicas=_replicas(given, wrong),
     )
-    if spec.replicas > 1 and (spec.consistency is not Consistency.STRONG or spec.engine not in ("", REPLICATING)):
-        wrong.append(f"replicas 3 is for consistency strong and engine {REPLICATING} only")
-    if spec.replicas > 1 and spec.type is not VolumeType.FILESYSTEM:
-        wrong.append(
-            "replicas 3 is for type filesystem only: a model has a copy on each node with consistency eventual"
-        )
-    for key in (MUTABLE, "writers"):
-        if key in given and spec.consistency is not Consistency.EVENTUAL:
-            wrong.append(f"{key} is for consistency eventual only")
-    if "switchPolicy" in given and spec.type is not VolumeType.MODEL:
-        wrong.append("switchPolicy is for type model only")
+    if spec.type is VolumeType.MEMORY:
+        spec = replace(spec, namespace=parameters.get(_NAMESPACE, ""))
+    wrong += _misfits(spec, given)
     if spec.pool is not None and spec.pool not in pools:
         wrong.append(f"pool {spec.pool!r} is none of {', '.join(sorted(pools))}")
     if wrong:
@@ -69,8 +62,27 @@ def parse(parameters: Mapping[str, str], pools: frozenset[str]) -> Spec:
     return spec
 
 
+def _misfits(spec: Spec, given: Mapping[str, str]) -> Iterator[str]:
+    """Yield what does not go together."""
+    is_memory, is_eventual = spec.type is VolumeType.MEMORY, spec.consistency is Consistency.EVENTUAL
+    if spec.engine and (spec.engine == _SHARED_MEMORY) is not is_memory:
+        yield f"engine {spec.engine!r} is not for type {spec.type.value}"
+    if spec.replicas > 1 and (is_eventual or spec.engine not in ("", REPLICATING)):
+        yield f"replicas 3 is for consistency strong and engine {REPLICATING} only"
+    if spec.replicas > 1 and spec.type is not VolumeType.FILESYSTEM:
+        yield "replicas 3 is for type filesystem only: a model has a copy on each node with consistency eventual"
+    if MUTABLE in given and (is_memory or not is_eventual):
+        yield f"{MUTABLE} is for files and models of consistency eventual only"
+    if "writers" in given and (spec.type is not VolumeType.FILESYSTEM or not is_eventual):
+        yield "writers is for type filesystem of consistency eventual only"
+    if "switchPolicy" in given and spec.type is not VolumeType.MODEL:
+        yield "switchPolicy is for type model only"
+
+
 def engine(spec: Spec) -> str:
     """Return the engine that a volume needs; "" if any will do that keeps its promise."""
+    if spec.type is VolumeType.MEMORY:
+        return _SHARED_MEMORY
     return spec.engine or (REPLICATING if spec.replicas > 1 else "")
 
 

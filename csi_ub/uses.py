@@ -2,14 +2,14 @@
 
 from collections.abc import Iterable, Mapping
 
-from csi_ub.model import Capability, Writers
+from csi_ub.model import Capability, Consistency, VolumeType, Writers
 from csi_ub.mountflags import attributes
 from ubhost.errors import InvalidRequest, Unsupported
 
 
-def unsupported(wanted: Iterable[Capability], *, is_model: bool, is_eventual: bool) -> str:
+def unsupported(wanted: Iterable[Capability], kind: VolumeType, consistency: Consistency) -> str:
     """Return why a volume cannot be used in one of these ways; "" if it can in all of them."""
-    return next((why for each in wanted if (why := _refusal(each, is_model, is_eventual))), "")
+    return next((why for each in wanted if (why := _refusal(each, kind, consistency))), "")
 
 
 def refuse_writing(volume_id: str, context: Mapping[str, str], node: str) -> None:
@@ -29,12 +29,15 @@ def is_read_only_on(context: Mapping[str, str], node: str) -> bool:
     return context.get("writers") == Writers.SINGLE.value and context.get("owner") != node
 
 
-def _refusal(wanted: Capability, is_model: bool, is_eventual: bool) -> str:
+def _refusal(wanted: Capability, kind: VolumeType, consistency: Consistency) -> str:
+    is_model = kind is VolumeType.MODEL
     if wanted.is_block:
-        return "a volume of type filesystem has no block device"
+        return f"a volume of type {kind.value} has no block device"
     if is_model and not wanted.mode.is_read_only:
         return f"access mode {wanted.mode.name} is not for type model: pods only read it, ask for ReadOnlyMany"
-    if is_eventual and wanted.mode.is_single_node:
+    if kind is VolumeType.MEMORY and wanted.mode.is_single_node:
+        return f"access mode {wanted.mode.name} is not for type memory: it is shared by nodes, ask for ReadWriteMany"
+    if consistency is Consistency.EVENTUAL and wanted.mode.is_single_node:
         return f"access mode {wanted.mode.name} needs consistency strong: eventual copies cannot keep a second node out"
     try:
         attributes(wanted, is_read_only=is_model)

@@ -12,6 +12,7 @@ _KEEPERS = {
     Consistency.STRONG: ("glusterfs", "bind"),
     Consistency.EVENTUAL: ("syncthing", "bind"),
 }
+_SHARED_MEMORY = "ub-shm"  # keeps both, each in its way; never chosen for files
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,7 @@ class Engines:
         names = _KEEPERS[consistency]
         if wanted:
             engine = self.named(wanted)
-            if wanted not in names:
+            if wanted not in names and wanted != _SHARED_MEMORY:
                 raise InvalidRequest(f"engine {wanted!r} is not for consistency {consistency.value}")
             engine.check(replicas)
             return engine

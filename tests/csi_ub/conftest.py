@@ -12,6 +12,9 @@ import pytest
 
 from tests.csi_ub.driver import Driver, StartDriver, command, environment
 from ubhost.kernel import mountinfo, mounts
+from ubsim.pytest_plugin import pytest_configure, supernode
+
+__all__ = ["csi_command", "driver", "pytest_configure", "start", "supernode"]
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from csi_ub.config import Config
-from csi_ub.driver import connect
+from csi_ub.connect import connect
 from csi_ub.metrics import Exposition
 from csi_ub.syncthing import conflicts
 from csi_ub.syncthing.conflicts import Conflict, parse

@@ -227,7 +227,13 @@ def test_every_wrong_parameter_is_named(driver: Driver) -> None:
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    [("type", "memory"), ("type", "block"), ("consistency", "close-to-open"), ("replicas", "3"), ("engine", "ub-shm")],
+    [
+        ("type", "memory"),
+        ("type", "block"),
+        ("consistency", "close-to-open"),
+        ("replicas", "3"),
+        ("engine", "ub-block"),
+    ],
 )
 def test_what_this_node_cannot_give_is_a_failed_precondition(driver: Driver, key: str, value: str) -> None:
     with refused(Code.FAILED_PRECONDITION, naming=value):

@@ -53,7 +53,7 @@ def clone(folder: int) -> int:
 
 def set_attributes(tree: int, attributes: Attribute) -> None:
     """Give a detached mount ``attributes``, and make it private: mounts on one copy must not show on others."""
-    clear = _ATIME if attributes & Attribute.NOATIME else 0
+    clear = (_ATIME if attributes & Attribute.NOATIME else 0) | int(Attribute.NODEV & ~attributes)
     change = _Attributes(int(attributes), clear, _MS_PRIVATE, 0)
     _syscall(
         f"descriptor {tree}",
