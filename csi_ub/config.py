@@ -58,6 +58,8 @@ class Config:
     peer_key_file: str | None = None
     """File with a key of at least 32 bytes that all drivers of the super-node have. Peers prove themselves with it, and
     each volume gets a password for each node; without it nodes are trusted by their address."""
+    fencing: bool = False
+    """Offer ControllerPublishVolume: the cluster says who may use a volume, and takes it from a node that is lost."""
     supernode: str = "default"
     metrics_address: str | None = None
     """Address (HOST:PORT) on which Prometheus metrics, /healthz and /readyz are served; nowhere if not given."""

@@ -56,10 +56,11 @@ def prepare(mode: Mode, node_id: str, config: Config, roots: Roots) -> Driver:
     for pool in volumes.pools:
         pool.open()
     remember(node_id, config, roots)
-    controller = Controller(volumes)  # type: ignore[abstract]
+    controller = Controller(volumes, has_fencing=config.fencing)
     volumes.offer()
     volumes.peers.offer(forward.VERB, forward.answer(controller))
-    if volumes.peers.hosts:
+    # A controller beside the driver of a node has no address of its own among the peers, and nothing to be asked for.
+    if volumes.peers.hosts and (volumes.peers.address or mode is not Mode.CONTROLLER):
         PeerServer(volumes.peers).start()
     supervisor.serve(volumes)
 
@@ -77,7 +78,7 @@ def prepare(mode: Mode, node_id: str, config: Config, roots: Roots) -> Driver:
         node = NodeVolumes(volumes, roots.run.absolute() / "volumes", Debts(roots.state.absolute() / "attached"))
         node.open()
         node.settle()
-        add.append(partial(csi_pb2_grpc.add_NodeServicer_to_server, Node(node)))
+        add.append(partial(csi_pb2_grpc.add_NodeServicer_to_server, Node(node, has_fencing=config.fencing)))
     return Driver(add, _observer(config, volumes, roots, check), volumes.peers)
 
 

@@ -128,6 +128,7 @@ class Volume:
     port: int = 0  # where the owner serves it; 0 if nothing listens
     sites: tuple["Site", ...] = ()  # other nodes that have all its bytes too, in an order that never changes
     fenced: tuple[str, ...] = ()  # nodes that must not reach it, although they may not have let go of it
+    publications: tuple["Publication", ...] = ()  # nodes that the cluster lets use it; see csi_ub.attaching
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,12 +171,56 @@ class Snapshot:
 
 
 @dataclass(frozen=True, slots=True)
+class Claim:
+    """How a node uses a volume, as far as it matters to others."""
+
+    mode: AccessMode
+    writes: bool
+
+    @property
+    def is_exclusive(self) -> bool:
+        """Whether no other node may do the same."""
+        return self.mode.is_single_node or (self.writes and self.mode is AccessMode.MULTI_NODE_SINGLE_WRITER)
+
+    def collides(self, other: "Claim") -> bool:
+        """Whether two nodes cannot use a volume so at one time."""
+        if self.mode.is_single_node or other.mode.is_single_node:
+            return True
+        return self.writes and other.writes and (self.is_exclusive or other.is_exclusive)
+
+
+@dataclass(frozen=True, slots=True)
 class Attachment:
-    """A node that uses a volume, as the volume's owner notes it. ``boot`` tells one life of the node from the next."""
+    """A node that uses a volume, as the volume's owner notes it. ``boot`` tells one life of the node from the next.
+
+    ``writes``: some pod there may; with MULTI_NODE_SINGLE_WRITER that is so from its first publication to write on.
+    """
 
     node: str
     mode: AccessMode
     boot: str
+    writes: bool = True
+
+    @property
+    def claim(self) -> Claim:
+        return Claim(self.mode, self.writes and not self.mode.is_read_only)
+
+    @property
+    def is_exclusive(self) -> bool:
+        return self.claim.is_exclusive
+
+
+@dataclass(frozen=True, slots=True)
+class Publication:
+    """A node that the cluster lets use a volume."""
+
+    node: str
+    mode: AccessMode
+    readonly: bool = False
+
+    @property
+    def claim(self) -> Claim:
+        return Claim(self.mode, not self.readonly and not self.mode.is_read_only)
 
 
 def owner_tag(node: str) -> str:

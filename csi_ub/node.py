@@ -3,6 +3,7 @@
 import grpc
 from ubproto.csi.v1 import csi_pb2, csi_pb2_grpc
 
+from csi_ub.attaching import NODE
 from csi_ub.models.inline import EPHEMERAL, InlineModels, model_named
 from csi_ub.nodevolumes import NodeVolumes
 from csi_ub.reasons import NotStaged
@@ -20,14 +21,18 @@ _CAPABILITIES = (
 
 
 class Node(csi_pb2_grpc.NodeServicer):
-    def __init__(self, volumes: NodeVolumes) -> None:
+    def __init__(self, volumes: NodeVolumes, *, has_fencing: bool = False) -> None:
         self._volumes = volumes
+        self._has_fencing = has_fencing
         self._models = InlineModels(volumes)
 
     def NodeStageVolume(
         self, request: csi_pb2.NodeStageVolumeRequest, context: grpc.ServicerContext
     ) -> csi_pb2.NodeStageVolumeResponse:
         required(volume_id=request.volume_id, staging_target_path=request.staging_target_path)
+        node = self._volumes.volumes.node
+        if self._has_fencing and request.publish_context.get(NODE) != node:
+            raise NotStaged(f"volume {request.volume_id} was not published to node {node} by ControllerPublishVolume")
         self._volumes.stage(
             request.volume_id, request.staging_target_path, one_capability(request), request.volume_context
         )

@@ -50,6 +50,11 @@ class NodeRecord:
     published: dict[str, Use] = field(default_factory=dict)
 
     @property
+    def writes(self) -> bool:
+        """Whether it is published somewhere to write."""
+        return any(not use.attributes & Attribute.RDONLY for use in self.published.values())
+
+    @property
     def is_idle(self) -> bool:
         return not self.staged and not self.published
 

@@ -9,7 +9,7 @@ import logging
 import os
 import stat
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from csi_ub.engines.base import Reach
 from csi_ub.locks import hold
 from csi_ub.memory import handover
 from csi_ub.memory.folder import devices
-from csi_ub.model import Attachment, Capability, Consistency, VolumeType
+from csi_ub.model import AccessMode, Attachment, Capability, Consistency, VolumeType
 from csi_ub.mounter import Mounter, canonical, see
 from csi_ub.mountflags import attributes
 from csi_ub.noderecord import Debts, NodeRecord, NodeRecords, Use
@@ -113,8 +113,7 @@ class NodeVolumes:
                     self.debts.add(volume_id, reach.context)
                     if reach.context.get("type") != VolumeType.MODEL.value:
                         _give_to_group(source, capability.mount_group)
-                    mode = capability.mode
-                    self.volumes.engine(reach).attach(reach, Attachment(self.volumes.node, mode, boot_id()))
+                    self._attach(reach, record, capability.mode)
                     apply(steps, Mounter(source).do)
 
     def unstage(self, volume_id: str, staging: str) -> None:
@@ -176,8 +175,11 @@ class NodeVolumes:
             self._refuse_second_target(record, use, target, table)
             propagation.check(table, _existing(target), is_alone=self.is_alone)
             source = _open_staged(record, canonical(staging), table)
+            after = replace(record, published={**record.published, str(target): use})
             try:
-                with self._noted(record, replace(record, published={**record.published, str(target): use})):
+                with self._noted(record, after):
+                    if use.mode is AccessMode.MULTI_NODE_SINGLE_WRITER:
+                        self._attach(self.volumes.again(volume_id, record.context), after, use.mode)
                     apply(steps, Mounter(source).do)
                     self._hand_over(volume_id, source, context, target, use)
             finally:
@@ -197,7 +199,12 @@ class NodeVolumes:
                 handover.remove(self.run, pod, volume_id)
             if record and str(target) in record.published:
                 rest = {path: use for path, use in record.published.items() if path != str(target)}
-                self._records.write(replace(record, published=rest))
+                after = replace(record, published=rest)
+                self._records.write(after)
+                mode = record.published[str(target)].mode
+                if mode is AccessMode.MULTI_NODE_SINGLE_WRITER and record.writes and not after.writes:
+                    with suppress(UbError):  # the owner hears of it at the latest when the volume is unstaged
+                        self._attach(self.volumes.again(volume_id, record.context), after, mode)
 
     def _hand_over(self, volume_id: str, source: int, context: Mapping[str, str], target: Path, use: Use) -> None:
         """Let nri-qos know which device nodes the pod must be able to open; there are some in memory volumes only."""
@@ -284,6 +291,11 @@ class NodeVolumes:
                 ours = frozenset({origin})
         for step in plan_unmount(str(target), seen, ours, remove=remove, dead=dead):
             Mounter().do(step)
+
+    def _attach(self, reach: Reach, record: NodeRecord, mode: AccessMode) -> None:
+        """Let the owner note how this node uses the volume. The one writer among readers is that while it writes."""
+        writes = record.writes or mode is not AccessMode.MULTI_NODE_SINGLE_WRITER
+        self.volumes.engine(reach).attach(reach, Attachment(self.volumes.node, mode, boot_id(), writes))
 
     def _detach(self, reach: Reach) -> None:
         self.volumes.engine(reach).detach(reach, self.volumes.node)

@@ -82,6 +82,8 @@ class Pool:
         """
 
         def refuse(volume: Volume) -> None:
+            if volume.publications:
+                raise InUse(f"volume {volume.id} is published to node {volume.publications[0].node}")
             self._refuse_in_use(volume.id)
             retire(volume)
             try:
@@ -245,7 +247,7 @@ class Share:
             for other in self.attachments():
                 if other.node == attachment.node or (self.is_one_machine and other.boot != attachment.boot):
                     continue
-                if other.mode.is_single_node or attachment.mode.is_single_node:
+                if other.claim.collides(attachment.claim):
                     raise InUse(f"volume {self.volume} is in use on node {other.node} as {other.mode.name}")
             here = str(self.path.readlink())
             if "/trash/" in here or here.endswith(" (deleted)"):

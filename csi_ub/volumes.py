@@ -99,6 +99,10 @@ class Volumes:
             f"{context.get('engine')!r} does not reach it"
         )
 
+    def knows(self, node: str) -> bool:
+        """Whether a node is this one or a peer."""
+        return node == self.node or node in self.others
+
     def again(self, volume_id: str, context: Mapping[str, str]) -> Reach:
         """Return how this node reached a volume that may have gone since."""
         path = context.get("path", "")

@@ -75,6 +75,9 @@ class Engine(Protocol):
             Unsupported: this engine cannot shut out a node that is alive.
         """
 
+    def expel(self, volume: Volume, pool: Pool, node: str) -> None:
+        """Forget that a node uses the volume, which it cannot say itself any more."""
+
     def context(self, volume: Volume, pool: Pool) -> Mapping[str, str]:
         """Return what another node must know to reach the volume; no secrets."""
 

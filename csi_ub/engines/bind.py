@@ -51,6 +51,10 @@ class BindEngine:
                 f"volume {volume.id} is a bind mount, which can only be taken from node {volume.fenced[-1]} by itself"
             )
 
+    def expel(self, volume: Volume, pool: Pool, node: str) -> None:
+        with pool.share(volume.id) as share:
+            share.detach(node)
+
     def context(self, volume: Volume, pool: Pool) -> Mapping[str, str]:
         return {**volume_context(self.name, volume), "path": str(pool.path)}
 

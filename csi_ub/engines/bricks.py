@@ -7,10 +7,11 @@ fenced, a peer came) is started again at the same port: its clients find back to
 import os
 import signal
 import socket
+import time
 import uuid
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from csi_ub import programs
@@ -21,6 +22,7 @@ from csi_ub.peers.credentials import Key
 from ubhost.errors import Exhausted, HostFault
 
 _PORTS = range(24100, 25100)
+_SILENT_S, _BELIEVED_S = 1.0, 3.0
 _ID = "trusted.glusterfs.volume-id"
 _GFID = "trusted.gfid"
 
@@ -44,6 +46,7 @@ class Bricks:
     peers: Mapping[str, str]
     files: Files
     key: Key
+    _silent: dict[str, float] = field(default_factory=dict)  # host to when it is asked again
 
     def ensure(self, share: Share, port: int) -> int:
         """See that a brick serves ``share`` at ``port`` (0: any that is free); return the port."""
@@ -72,12 +75,18 @@ class Bricks:
             self._stop(volume_id)
             self.files.remove(volume_id, "brick")
 
-    @staticmethod
-    def answers(host: str, port: int, timeout_s: float = 1.0) -> bool:
-        """Whether something listens there."""
-        with suppress(OSError), socket.create_connection((host, port), timeout=timeout_s):
-            return True
-        return False
+    def answers(self, host: str, port: int) -> bool:
+        """Whether something listens there. A host that is silent is not asked about each of its bricks."""
+        if time.monotonic() < self._silent.get(host, 0.0):
+            return False
+        try:
+            socket.create_connection((host, port), timeout=_SILENT_S).close()
+        except TimeoutError:
+            self._silent[host] = time.monotonic() + _BELIEVED_S
+            return False
+        except OSError:
+            return False
+        return True
 
     def place(self, site: Site) -> tuple[str, int] | None:
         """Return where a site's brick listens, ``None`` if its node is not among our peers."""

@@ -10,13 +10,13 @@ from collections.abc import Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from csi_ub import programs
 from csi_ub.bounded import Bounded
 from csi_ub.engines import volfiles
 from csi_ub.engines.daemonfiles import Files, wait
-from csi_ub.model import Site, owner_tag
+from csi_ub.model import Site, is_own_id, owner_tag
 from csi_ub.peers.credentials import Key
 from csi_ub.pool import Share
 from csi_ub.reasons import Unreachable
@@ -105,6 +105,16 @@ class Clients:
             except OSError as error:
                 raise HostFault(f"cannot let go of {point}: {error.strerror}") from error
             self.files.remove(volume_id, "client")
+
+    def end(self, content: Mapping[str, Any]) -> dict[str, Any]:
+        """Answer the owner of a volume that shut this node out: what is open here from before never works again."""
+        volume_id = str(content.get("volume"))
+        if is_own_id(volume_id):
+            volfile = self.files.volfile(volume_id, "client")
+            if pid := programs.is_running(self.files.path(volume_id, "client.pid"), volfile):
+                os.kill(pid, signal.SIGKILL)
+                wait(lambda: not self.is_alive(volume_id), f"the client of volume {volume_id} does not end")
+        return {}
 
     def point(self, volume_id: str) -> Path:
         return self.files.folder / "mounts" / volume_id

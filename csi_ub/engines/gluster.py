@@ -54,7 +54,8 @@ class GlusterEngine:
 
     def verbs(self) -> Mapping[str, Verb]:
         kept = self.replicas
-        return {"replica.put": kept.put, "replica.drop": kept.drop, "replica.state": kept.state}
+        put = {"replica.put": kept.put, "replica.drop": kept.drop, "replica.state": kept.state}
+        return {**put, "client.end": self.clients.end}
 
     def tidy(self, find: Callable[[str], Volume | None]) -> None:
         self.replicas.look_after()
@@ -140,6 +141,11 @@ class GlusterEngine:
         self.replicas.bricks.ensure(_share(volume, pool), volume.port)
         self.replication.tell(volume, at_least=min(1, len(volume.sites)))
 
+    def expel(self, volume: Volume, pool: Pool, node: str) -> None:
+        os.close(self.stage(Reach(volume.id, volume.owner, self.context(volume, pool), pool)))
+        with self.clients.share(volume.id) as share:
+            share.detach(node)
+
     def retire(self, volume: Volume, pool: Pool) -> None:
         if volume.sites:
             self.replication.close(volume)
@@ -150,6 +156,7 @@ class GlusterEngine:
                 raise
         self.replicas.healers.stop(volume.id)
         self.replicas.bricks.stop(volume.id)
+        self.clients.drop(volume.id)  # left over where a node was shut out
 
     def _places(self, wanted: Sequence[Site]) -> list[Place]:
         found = []

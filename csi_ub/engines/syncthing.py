@@ -84,6 +84,10 @@ class SyncthingEngine:
     def fence(self, volume: Volume, pool: Pool) -> None:
         """No node has an eventual volume for itself, so none has to be shut out."""
 
+    def expel(self, volume: Volume, pool: Pool, node: str) -> None:
+        with pool.share(volume.id) as share:
+            share.detach(node)
+
     def context(self, volume: Volume, pool: Pool) -> Mapping[str, str]:
         context = {**volume_context(self.name, volume), "maxStaleness": f"{volume.spec.max_staleness_s:g}s"}
         if volume.spec.type is VolumeType.MODEL:

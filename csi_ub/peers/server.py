@@ -46,6 +46,9 @@ class PeerServer:
             log.warning("peers are not answered yet", extra={"error": str(error)})
             threading.Thread(target=self._keep_trying, name="peers", daemon=True).start()
 
+    def stop(self) -> None:
+        self._server.stop(None).wait()
+
     def _listen(self) -> None:
         host = target(self._peers.address or "0.0.0.0", self._peers.port)  # noqa: S104 - see _refuse_stranger
         try:

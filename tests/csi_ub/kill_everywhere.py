@@ -57,7 +57,7 @@ class World:
         node = NodeVolumes(volumes, folder / "run", Debts(folder / "state"))
         node.open()
         node.settle()
-        self.controller: Any = Controller(volumes)  # type: ignore[abstract]
+        self.controller: Any = Controller(volumes)
         self.node: Any = Node(node)
         self.staging, self.target = folder / "staging", folder / "pods/target"
 

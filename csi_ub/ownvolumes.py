@@ -1,0 +1,59 @@
+"""The volumes of this node as the Controller service sees them: what its parts have in common."""
+
+from ubproto.csi.v1 import csi_pb2
+
+from csi_ub import answers, parameters, topology
+from csi_ub.engines.base import Engine, Reach
+from csi_ub.model import Capability, Spec, Volume
+from csi_ub.pool import Pool
+from csi_ub.uses import unsupported
+from csi_ub.volumes import Volumes
+from ubhost.errors import Exhausted, NotFound
+
+
+class OwnVolumes:
+    """``has_fencing``: the cluster says which nodes may use a volume before they do (``fencing: true``)."""
+
+    def __init__(self, volumes: Volumes, *, has_fencing: bool = False) -> None:
+        self.volumes = volumes
+        self.has_fencing = has_fencing
+
+    def own(self, volume_id: str) -> tuple[Volume, Pool]:
+        found = self.volumes.own(volume_id)
+        if found is None:
+            raise NotFound(f"volume {volume_id!r} does not exist on node {self.volumes.node}")
+        return found
+
+    def choose(self, spec: Spec) -> Engine:
+        return self.volumes.engines.choose(parameters.engine(spec), spec.consistency, spec.replicas)
+
+    def engine(self, volume: Volume) -> Engine:
+        return self.volumes.engines.named(volume.engine)
+
+    def nodes(self, volume: Volume, pool: Pool) -> list[str]:
+        """Return the nodes that may use a volume; without fencing, those that do."""
+        if self.has_fencing:
+            return [each.node for each in volume.publications]
+        try:
+            return [each.node for each in pool.users(volume.id)]
+        except NotFound:
+            return []  # deleted just now
+
+    def condition(self, volume: Volume, pool: Pool) -> csi_pb2.VolumeCondition:
+        engine = self.engine(volume)
+        reach = Reach(volume.id, volume.owner, engine.context(volume, pool), pool)
+        return answers.condition(lambda: engine.verify(reach))
+
+    def answer(self, volume: Volume, pool: Pool) -> csi_pb2.Volume:
+        engine = self.engine(volume)
+        key = topology.SUPERNODE if engine.spans_machines else topology.NODE
+        return answers.volume(volume, pool, engine.context(volume, pool), {key: self.volumes.place[key]})
+
+
+def why_unsupported(wanted: tuple[Capability, ...], spec: Spec) -> str:
+    return unsupported(wanted, spec.type, spec.consistency)
+
+
+def refuse_too_large(want: Volume, pool: Pool) -> None:
+    if pool.space.has_quota and want.size > (available := pool.space.available(pool.path)):
+        raise Exhausted(f"pool {pool.name!r} has {available} bytes left, not {want.size}")
