@@ -435,7 +435,7 @@ class Rate:
 
 @dataclass(frozen=True, slots=True)
 class UbHost:
-    """Everything found on one host."""
+    """Everything found on one host. ``faults`` names what is there and makes no sense, outside of single devices."""
 
     is_ub_platform: bool  # firmware has a UBRT table
     devices: tuple[UrmaDevice, ...] = ()
@@ -445,3 +445,4 @@ class UbHost:
     position: Position = Position()
     bus: UbBus = UbBus()
     memory_pools: tuple[MemoryPool, ...] = ()
+    faults: tuple[str, ...] = ()

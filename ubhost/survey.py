@@ -28,6 +28,7 @@ def survey(roots: Roots, wanted: str = AUTO, *, with_memory: bool = False) -> Di
     notes: list[str] = []
     nodes, links, memory = _super_node(Ubse(roots.ubse_socket), notes, with_memory=with_memory)
     host = read_host(roots)
+    notes += host.faults
     notes += [device.fault for device in host.devices if device.fault]
     notes += [entity.fault for entity in host.entities if entity.fault]
     rdma = read_rdma(Folder(roots.sys))

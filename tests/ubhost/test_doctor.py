@@ -16,7 +16,7 @@ from ubhost.doctor.compatibility import TABLE, parse
 from ubhost.doctor.facts import ConfigFile, Facts, Node
 from ubhost.doctor.findings import Finding, Verdict
 from ubhost.doctor.look import look
-from ubhost.model import UbHost, UrmaDevice
+from ubhost.model import NumaNode, UbEntity, UbHost, UrmaDevice
 from ubhost.provider import Device, Kind, Sharing
 from ubhost.roots import Roots
 from ubhost.topology import Topology
@@ -74,6 +74,21 @@ def with_containerd(content: Mapping[str, Any]) -> Facts:
     [
         (replace(HEALTHY, found=None, trouble="no UB host here"), "provider", "problem", "no UB host here"),
         (replace(HEALTHY, has_ubrt=False), "ubrt", "warning", "no UBRT table"),
+        (
+            replace(HEALTHY, found=replace(FOUND, host=UbHost(True, faults=("bus/ub/cluster: '7' makes no sense",)))),
+            "sysfs",
+            "warning",
+            "cluster: '7' makes no sense",
+        ),
+        (
+            replace(
+                HEALTHY,
+                found=replace(FOUND, host=UbHost(True, entities=(UbEntity("00001", numa=77),), numa=(NumaNode(0),))),
+            ),
+            "sysfs",
+            "warning",
+            "entity 00001 is on NUMA node 77",
+        ),
         (replace(HEALTHY, modules=frozenset({"ubcore", "uburma", "ipourma"})), "modules", "problem", "udma ubagg"),
         (replace(HEALTHY, modules=HEALTHY.modules - {"ipourma"}), "ipourma", "warning", "modprobe ipourma"),
         (replace(HEALTHY, found=replace(FOUND, sharing=Sharing.SHARED)), "sharing", "problem", "dev_sharing off` now"),

@@ -397,3 +397,17 @@ def test_a_kind_that_is_not_here_says_why(tmp_path: Path, wanted: str, part: str
 def test_an_unknown_kind_is_refused_with_the_known_ones(tmp_path: Path) -> None:
     with pytest.raises(InvalidRequest, match="'verbs' is unknown, expected one of auto, sim, ubcore, rdma"):
         choose(Roots(tmp_path), "verbs")
+
+
+@pytest.mark.parametrize(("said", "numa"), [("0x0", 0), ("77", None), ("banana", None), ("-1", None)])
+def test_a_numa_node_that_the_machine_does_not_have_is_none(
+    roots: Roots, driver: Driver, provider: UbcoreProvider, said: str, numa: int | None
+) -> None:
+    entity = roots.sys / "devices/ub/00002"
+    entity.mkdir(parents=True)
+    (entity / "numa").write_text(f"{said}\n")
+    (roots.sys / "bus/ub/devices").mkdir(parents=True)
+    (roots.sys / "bus/ub/devices/00002").symlink_to(entity)
+    (roots.sys / "devices/system/node/node0").mkdir(parents=True)
+    (driver.host / "udma2/device").symlink_to(entity)
+    assert provider.device("udma2").numa == numa

@@ -18,6 +18,7 @@ def check(facts: Facts) -> Iterator[Finding]:
     """Yield what is to be said of the host itself."""
     yield from _provider(facts)
     if facts.found is not None:
+        yield from _sysfs(facts.found)
         yield from _modules(facts, facts.found)
         yield from _sharing(facts, facts.found)
         yield from _devices(facts, facts.found)
@@ -47,6 +48,21 @@ def _provider(facts: Facts) -> Iterator[Finding]:
             "the UB driver is loaded, but firmware has no UBRT table",
             "NUMA places of UB entities come from that table and will be unknown",
             "check that UB is enabled in the BIOS",
+        )
+
+
+def _sysfs(found: Discovery) -> Iterator[Finding]:
+    """Devices with a fault are told of with their health; this is the rest of the tree."""
+    known = {node.id for node in found.host.numa}
+    strange = [e for e in found.host.entities if e.numa is not None and known and e.numa not in known]
+    faults = [*found.host.faults, *(entity.fault for entity in found.host.entities if entity.fault)]
+    faults += [f"entity {entity.number} is on NUMA node {entity.numa}, which is not there" for entity in strange]
+    if faults:
+        yield warning(
+            "sysfs",
+            f"the kernel tells {len(faults)} {'thing that makes' if len(faults) == 1 else 'things that make'} no sense",
+            "; ".join(faults[:4]),
+            "these parts are left out; report it with `ubnode bug-report` to whom the driver or the firmware is from",
         )
 
 

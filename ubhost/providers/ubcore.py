@@ -45,6 +45,7 @@ class UbcoreProvider:
         self._view = view
         self._devices = Folder(roots.sys / "class/ubcore")
         self._bus = Folder(roots.sys / "bus/ub/devices")
+        self._nodes = Folder(roots.sys / "devices/system/node")
         self._ubse = Ubse(roots.ubse_socket)
         self._allocations = Allocations(roots.run)
         self._known: Membership | None = None
@@ -266,10 +267,13 @@ class UbcoreProvider:
         return {number: self._numa_of(number) for number in numbers}
 
     def _numa_of(self, entity: str) -> int | None:
+        """Kubelet refuses a pod for a NUMA node that the machine does not have, so such a one is none."""
         try:
-            return read_entity_numa(self._bus / entity)
+            numa = read_entity_numa(self._bus / entity)
         except Unreadable:  # the entity is told of with its fault; the device can be used all the same
             return None
+        is_there = numa is not None and ((self._nodes / f"node{numa}").exists or not self._nodes.exists)
+        return numa if is_there else None
 
 
 def _table(device: Folder) -> Mapping[int, Eid]:
