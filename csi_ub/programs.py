@@ -1,16 +1,20 @@
 """Start the programs of others: data daemons and their tools.
 
 They get a clean environment: a packaged driver carries libraries of its own, which must not reach them. A daemon
-puts itself into the background and outlives the driver; nothing here waits for one or ends one by its name.
+outlives the driver; nothing here waits for one or ends one by its name. Where systemd runs, a daemon gets a scope of
+its own: stopping the driver's service ends everything in that service's cgroup, and pods would lose their files.
 """
 
 import os
+import secrets
 import shutil
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
 from ubhost.errors import HostFault, Unsupported
+
+_SYSTEMD = Path("/run/systemd/system")  # there if systemd runs this machine, sd_booted(3)
 
 
 def find(program: str) -> str:
@@ -51,6 +55,16 @@ def run(command: Sequence[str], *, timeout_s: float = 20) -> str:
     if done.returncode:
         raise HostFault(f"{command[0]} failed with {done.returncode}: {done.stdout.strip()[-300:]}")
     return done.stdout
+
+
+def apart(command: Sequence[str], systemd: Path = _SYSTEMD) -> list[str]:
+    """Return the command that starts a daemon outside of the driver's own service, if there are services."""
+    if not (systemd.is_dir() and shutil.which("systemd-run")):
+        return list(command)
+    name = Path(command[0]).name
+    unit = f"ub-csi-{name}-{secrets.token_hex(4)}"
+    scope = ["--scope", "--quiet", "--collect", f"--unit={unit}", f"--description={name} for volumes of ub-csi"]
+    return ["systemd-run", *scope, "--", *command]
 
 
 def environment() -> dict[str, str]:

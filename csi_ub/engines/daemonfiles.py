@@ -53,7 +53,8 @@ class Files:
         """Start a daemon with its volume file; return when it is in the background."""
         files = (str(self.path(volume_id, f"{kind}.{suffix}")) for suffix in ("pid", "log"))
         pid, log = files
-        programs.run([program, "-f", self.volfile(volume_id, kind), "-p", pid, "-l", log, *more])
+        command = [programs.find(program), "-f", self.volfile(volume_id, kind), "-p", pid, "-l", log, *more]
+        programs.run(programs.apart(command))
 
     def remove(self, volume_id: str, kind: str) -> None:
         for suffix in ("pid", "vol", "log"):

@@ -94,6 +94,10 @@ class ShmEngine:
         if volume.fenced:
             raise Unsupported(f"volume {volume.id} is memory: a node that has it attached cannot be shut out")
 
+    def expel(self, volume: Volume, pool: Pool, node: str) -> None:
+        with pool.share(volume.id) as share:
+            share.detach(node)
+
     def context(self, volume: Volume, pool: Pool) -> Mapping[str, str]:
         return {**volume_context(self.name, volume), "size": str(volume.size)}
 

@@ -63,14 +63,14 @@ class Daemon:
         with hold(self.run, "syncthing daemon", wait_s=_START_S):
             if programs.is_running(self.run / "pid", str(self.home)):
                 return
-            program = programs.find("syncthing")
+            program, home = programs.find("syncthing"), str(self.home)
             if not (self.home / "cert.pem").exists():
                 programs.run(["syncthing", "generate", "--home", str(self.home), "--no-default-folder"])
                 self._write_config()
             (self.run / "gui.sock").unlink(missing_ok=True)
             with (self.run / "log").open("ab") as out:
                 process = subprocess.Popen(
-                    [program, "serve", "--home", str(self.home), "--no-browser", "--no-restart", "--no-upgrade"],
+                    programs.apart([program, "serve", "--home", home, "--no-browser", "--no-restart", "--no-upgrade"]),
                     stdin=subprocess.DEVNULL,
                     stdout=out,
                     stderr=out,

@@ -4,7 +4,6 @@ import hashlib
 import json
 import os
 import threading
-import time
 from pathlib import Path
 
 import grpc
@@ -216,10 +215,8 @@ def test_a_running_pod_sees_a_switch_and_cannot_write(driver: Driver, tmp_path: 
     ubnode(driver, "model", "push", str(model(tmp_path / "two", 2)), "--volume", volume.volume_id)
     versions = ubnode(driver, "model", "list", "--volume", "llm").stdout.splitlines()
     second = next(line.split()[0] for line in versions if "never" in line)
-    began = time.monotonic()
     assert ubnode(driver, "model", "switch", second, "--volume", "llm").returncode == 0
     assert (pod / "current/tokenizer/vocab.txt").read_text() == "vocabulary 2"
-    assert time.monotonic() - began < 10
     assert ubnode(driver, "model", "rollback", "--volume", "llm").returncode == 0
     assert (pod / "current/tokenizer/vocab.txt").read_text() == "vocabulary 1"
     for command in ("verify", "warm"):
