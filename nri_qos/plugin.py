@@ -7,7 +7,6 @@ Source: reference/nri.md sections 1.4 to 1.10.
 """
 
 import logging
-import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -15,7 +14,7 @@ from dataclasses import dataclass, replace
 from google.protobuf.message import DecodeError, Message
 from ubproto.nri.v1alpha1 import nri_pb2
 
-from nri_qos import cpulist, messages
+from nri_qos import cpulist, messages, subscription
 from nri_qos.config import Failure
 from nri_qos.errors import STATUS
 from nri_qos.grants import NOTHING
@@ -29,7 +28,6 @@ from ubhost.errors import Exhausted, UbError, code_for
 
 SERVICE = "nri.pkg.api.v1alpha1.Plugin"
 VERSION = "v0.12.1"  # of NRI, as we speak it
-SAFE_CONTAINERD = (1, 7, 16)  # containerd issue 10085
 LONGEST_WAIT_S = 2.0  # for the model or for files, even of a runtime that has more patience than four times that
 _log = logging.getLogger(__name__)
 
@@ -127,12 +125,12 @@ class Plugin:
         request = nri_pb2.ConfigureRequest.FromString(payload)
         self.phase.runtime = f"{request.runtime_name} {request.runtime_version}"
         self._configure_from(request.config)
-        if request.runtime_name == "containerd" and not _is_at_least(request.runtime_version, *SAFE_CONTAINERD):
+        if subscription.can_hang(request.runtime_name, request.runtime_version):
             _log.warning(
                 "this containerd can hang when a plugin registers while a container starts: 1.7.16 has the fix",
                 extra={"runtime": self.phase.runtime},
             )
-        answer = nri_pb2.ConfigureResponse(events=events(request.NRI_version))
+        answer = nri_pb2.ConfigureResponse(events=subscription.events(request.NRI_version))
         self.phase.is_configured = True
         _log.info(
             "configured by the runtime",
@@ -252,34 +250,6 @@ def _status(error: Exception) -> Status:
     if isinstance(error, DecodeError):
         return Status.INVALID_ARGUMENT
     return code_for(error, STATUS) if isinstance(error, UbError) else Status.INTERNAL
-
-
-def events(nri_version: str) -> int:
-    """Return the mask of events we want of a runtime that speaks ``nri_version`` ("" before 0.12).
-
-    A runtime drops a plugin that asks for a bit it does not know, so what came after 0.9 is asked for only where the
-    runtime tells its version. Each event costs every pod on the node a call: nothing is asked for that is not used.
-    """
-    wanted = [
-        nri_pb2.RUN_POD_SANDBOX,
-        nri_pb2.STOP_POD_SANDBOX,
-        nri_pb2.REMOVE_POD_SANDBOX,
-        nri_pb2.CREATE_CONTAINER,
-        nri_pb2.POST_START_CONTAINER,
-        nri_pb2.UPDATE_CONTAINER,
-        nri_pb2.POST_UPDATE_CONTAINER,
-        nri_pb2.STOP_CONTAINER,
-        nri_pb2.REMOVE_CONTAINER,
-    ]
-    if _is_at_least(nri_version, 0, 10):
-        wanted.append(nri_pb2.UPDATE_POD_SANDBOX)
-    return sum(1 << event - 1 for event in wanted)
-
-
-def _is_at_least(version: str, *wanted: int) -> bool:
-    """Whether ``v1.7.24~ds1`` or the like is ``wanted`` or later; what is no version is not."""
-    found = re.match(r"v?(\d+)\.(\d+)(?:\.(\d+))?", version)
-    return found is not None and tuple(int(part or 0) for part in found.groups()) >= wanted
 
 
 def _pod_event(event: int) -> Handler:
