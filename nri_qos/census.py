@@ -50,6 +50,11 @@ class Census:
         offline = (house for house in self.households if house.qos is QosClass.BE)
         return [tenant.folder for house in offline for tenant in house.tenants if tenant.folder is not None]
 
+    def all_folders(self) -> set[str]:
+        """Return the folders of all pods and containers."""
+        inner = {tenant.folder for house in self.households for tenant in house.tenants}
+        return {folder for folder in inner.union(house.folder for house in self.households) if folder is not None}
+
     def folders(self, containers: Collection[str]) -> set[str]:
         """Return the folders of ``containers`` and of their pods."""
         return {

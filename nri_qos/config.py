@@ -153,6 +153,9 @@ class Config:
     shrink_on_throttling: bool = True
     """Whether an online pod that runs into its own limit halves offline work, too."""
 
+    own_cpus_without_quota: bool = False
+    """Lift the CPU limit of containers with CPUs of their own, which limit it anyway; a quota throttles at the edge."""
+
     offline_idle: bool = False
     """Set cpu.idle on offline pods rather than the least weight; kubelet can then not resize them in place."""
 

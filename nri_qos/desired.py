@@ -6,8 +6,7 @@ nodes. What somebody else pinned is theirs; what nobody of ours needs any more g
 Source: design section 8; reference/nri.md sections 0 (4), 3, 4.4 and 5 (C19, E8, E13, E14).
 """
 
-from collections.abc import Container as Holds
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from nri_qos import classes, cpulist, knobs
@@ -19,6 +18,7 @@ from nri_qos.settings import Place, Setting, burst, cpu_max, memory
 from nri_qos.world import Member, Sandbox
 
 OFFLINE_WEIGHT = "1"
+CONTROLLERS = "cgroup.subtree_control"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,14 +31,21 @@ class Squeezed:
     homebound: Over = NOBODY  # who is kept off borrowed memory
 
 
-def settings(census: Census, squeezed: Squeezed, held: Holds[Place]) -> Iterator[Setting]:
-    """Return every setting that should hold; ``held`` are the places that we have changed so far."""
+def settings(census: Census, squeezed: Squeezed, held: Iterable[Place]) -> dict[Place, Setting]:
+    """Return every setting that should hold; other places that we ``held`` before get back what they said."""
+    wanted = {setting.place: setting for setting in _wanted(census, squeezed)}
+    folders = census.all_folders()
+    left = (place for place in held if place not in wanted and place[0] in folders and place[1] != CONTROLLERS)
+    return wanted | {place: Setting(*place, None) for place in left}
+
+
+def _wanted(census: Census, squeezed: Squeezed) -> Iterator[Setting]:
     for house in census.households:
         for tenant in house.tenants:
             if tenant.folder is not None:
-                yield from _of_container(tenant.member, house, tenant.folder, census, squeezed, held)
+                yield from _of_container(tenant.member, house, tenant.folder, census, squeezed)
         if house.folder is not None:
-            yield from _of_pod(house.sandbox, house.folder, census.node, squeezed, held)
+            yield from _of_pod(house, house.folder, census.node, squeezed)
 
 
 def choose_offline(node: Node, counts: Mapping[int, int], now: frozenset[int]) -> frozenset[int]:
@@ -53,7 +60,7 @@ def choose_offline(node: Node, counts: Mapping[int, int], now: frozenset[int]) -
 
 
 def _of_container(
-    member: Member, house: Household, folder: str, census: Census, squeezed: Squeezed, held: Holds[Place]
+    member: Member, house: Household, folder: str, census: Census, squeezed: Squeezed
 ) -> Iterator[Setting]:
     node = census.node
     asked = member.container.resources
@@ -64,8 +71,8 @@ def _of_container(
         cpus = None if is_theirs else _cpus(member, house.sandbox, node, squeezed)
     if cpus is not None:
         yield Setting(folder, "cpuset.cpus", cpulist.render(cpus), _before(member, asked.cpus, member.decision.cpus))
-    elif (folder, "cpuset.cpus") in held:
-        yield Setting(folder, "cpuset.cpus", None)
+    if member.own_cpus and node.config.own_cpus_without_quota:
+        yield Setting(folder, "cpu.max", "max")
     if not member.decision.qos.is_managed or (asked.mems and member.decision.mems is None):
         return
     is_homebound = member.decision.qos is QosClass.BE and squeezed.homebound.has(house.sandbox.pod.owner)
@@ -76,14 +83,16 @@ def _of_container(
         yield Setting(folder, "cpu.weight", OFFLINE_WEIGHT, weight)
 
 
-def _of_pod(sandbox: Sandbox, folder: str, node: Node, squeezed: Squeezed, held: Holds[Place]) -> Iterator[Setting]:
-    quota = squeezed.quota.get(folder) if sandbox.classified.qos is QosClass.BE else None
-    for file, value in node.config.knobs.get(sandbox.classified.qos, {}).items():
+def _of_pod(house: Household, folder: str, node: Node, squeezed: Squeezed) -> Iterator[Setting]:
+    quota = squeezed.quota.get(folder) if house.qos is QosClass.BE else None
+    for file, value in node.config.knobs.get(house.qos, {}).items():
         if file == "cpu.max.burst" and quota is not None:
             yield Setting(folder, file, burst(int(value), quota))
         elif file != "memory.high" or folder not in squeezed.high:
             yield Setting(folder, file, knobs.value(file, value))
-    if sandbox.classified.qos is not QosClass.BE:
+    if house.pinned and not house.shares_cpus and node.config.own_cpus_without_quota:
+        yield Setting(folder, "cpu.max", "max")
+    if house.qos is not QosClass.BE:
         return
     if node.config.offline_idle:
         yield Setting(folder, "cpu.idle", "1")
@@ -91,12 +100,8 @@ def _of_pod(sandbox: Sandbox, folder: str, node: Node, squeezed: Squeezed, held:
         yield Setting(folder, "cpu.weight", OFFLINE_WEIGHT)
     if folder in squeezed.high:
         yield Setting(folder, "memory.high", memory(squeezed.high[folder]))
-    elif (folder, "memory.high") in held and "memory.high" not in node.config.knobs.get(QosClass.BE, {}):
-        yield Setting(folder, "memory.high", None)
     if quota is not None:
         yield Setting(folder, "cpu.max", cpu_max(quota))
-    elif (folder, "cpu.max") in held:
-        yield Setting(folder, "cpu.max", None)
 
 
 def _cpus(member: Member, sandbox: Sandbox, node: Node, squeezed: Squeezed) -> frozenset[int] | None:

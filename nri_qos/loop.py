@@ -150,7 +150,7 @@ class Loop(threading.Thread):
             with self._world.locked(to_change=False) as world:
                 world.offline = squeezed.cpus
                 world.homebound = squeezed.homebound
-            wanted = {setting.place: setting for setting in desired.settings(people, squeezed, self._held)}
+            wanted = desired.settings(people, squeezed, self._held)
         else:
             wanted = self._wanted
         self._writer.apply(self._due(wanted, is_due=is_due))

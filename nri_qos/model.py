@@ -159,6 +159,7 @@ class Placement:
     nodes: frozenset[int] | None = None  # NUMA nodes of its CPUs and memory; None: not bound
     memory: int = 0  # bytes reserved on ``nodes``
     cpus: int = 0  # CPUs requested, for spreading; in thousandths
+    is_shared: bool = False  # we put it on CPUs that others use as well, however many they are
 
 
 @dataclass(frozen=True, slots=True)

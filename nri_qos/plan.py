@@ -144,10 +144,14 @@ def _exclusive(request: Request, count: int, policy: NumaPolicy, node: Node, lis
         nodes = binding.choose(request, policy, room, count * 1000, node)
         within = free if nodes is None else free & node.cpus_of(nodes)
         cpus = placement.take_cpus(node.machine, within, count, preferred=frozenset[int]().union(*before))
-    left = node.pool - node.machine.cores(taken | cpus)
-    if not cpus or len(left) < max(1, ceil(node.config.floor)):
+    if not cpus or not leaves_floor(node, taken | cpus):
         return None
     return _bound(request, policy, cpus, nodes, room, node, exclusive=True)
+
+
+def leaves_floor(node: Node, taken: frozenset[int]) -> bool:
+    """Whether offline work keeps its floor beside CPUs that are somebody's own."""
+    return len(node.pool - node.machine.cores(taken)) >= max(1, ceil(node.config.floor))
 
 
 def _may_stay(policy: NumaPolicy, node: Node, cpus: frozenset[int]) -> bool:
@@ -159,7 +163,8 @@ def _shared(request: Request, policy: NumaPolicy, node: Node, listed: frozenset[
     room = node.room(shared, binding.own_keys(request, policy, node), request.device_nodes)
     nodes = binding.choose(request, policy, room, request.cpus, node)
     cpus = shared if nodes is None else shared & node.cpus_of(nodes) or shared
-    return _bound(request, policy, cpus, nodes, room, node)
+    given = _bound(request, policy, cpus, nodes, room, node)
+    return replace(given, placement=replace(given.placement or Placement(), is_shared=True))
 
 
 def _bound(

@@ -29,6 +29,7 @@ class Saved(msgspec.Struct, forbid_unknown_fields=True):
     nodes: str | None
     memory: int
     cpus: int
+    shared: bool = False
 
 
 def load(path: Path) -> dict[Key, Placement]:
@@ -52,6 +53,7 @@ def save(path: Path, placements: Mapping[Key, Placement]) -> None:
             None if place.nodes is None else cpulist.render(place.nodes),
             place.memory,
             place.cpus,
+            place.is_shared,
         )
         for (pod, container), place in sorted(placements.items())
     ]
@@ -63,4 +65,4 @@ def save(path: Path, placements: Mapping[Key, Placement]) -> None:
 
 def _placement(saved: Saved) -> Placement:
     nodes = None if saved.nodes is None else cpulist.parse(saved.nodes)
-    return Placement(cpulist.parse(saved.exclusive), nodes, saved.memory, saved.cpus)
+    return Placement(cpulist.parse(saved.exclusive), nodes, saved.memory, saved.cpus, saved.shared)

@@ -190,8 +190,14 @@ class World:
     def rehome(self) -> list[Member]:
         """Give containers whose own CPUs went offline others; return them. Else the kernel lets them run anywhere."""
         online = self.node().machine.online
-        homeless = [m for m in self.members.values() if m.container.is_alive and not m.own_cpus <= online]
+        homeless = [m for m in self._owners() if not m.own_cpus <= online]
         return [self.members[m.container.id] for m in homeless if self._place_again(m) is not None]
+
+    def _owners(self) -> list[Member]:
+        """Return the containers that hold the CPUs reserved for their name: not one that its successor has replaced."""
+        alive = [m for m in self.members.values() if m.container.is_alive and m.own_cpus]
+        held = ((m, self.placements.get(self._request(None, m.container).key, Placement())) for m in alive)
+        return [member for member, place in held if place.exclusive == member.own_cpus]
 
     def _place_again(self, member: Member) -> Decision | None:
         """Give a container with CPUs of its own as many as it asks for now; ``None`` if there are not so many."""
@@ -257,7 +263,10 @@ class World:
         is_kept = True
         if qos.is_online and container.is_alive:
             kept, known = self._reserved(request), self.placements.get(request.key, Placement())
-            place = kept or self._held(request, cpus, mems)
+            is_shared = known.is_shared or (kept is None and not self._may_be_pinned(request, cpus))
+            if is_shared:
+                container = replace(container, resources=replace(container.resources, cpus=""))
+            place = kept or replace(self._held(request, frozenset() if is_shared else cpus, mems), is_shared=is_shared)
             had = place.exclusive or (known.exclusive if self._may_own(request) else frozenset())
             if had & self._owned_beside(request, is_reserved=kept is not None):
                 place = replace(place, exclusive=frozenset())
@@ -272,6 +281,13 @@ class World:
             decision = replace(decision, shares=shares, cpus=cpus or None, mems=mems or None)
         self.members[container.id] = Member(container, decision, is_adopted=True)
         return is_kept
+
+    def _may_be_pinned(self, request: Request, cpus: frozenset[int]) -> bool:
+        """Whether ``cpus`` can be somebody's own: not if nothing were left, unless kubelet has pinned them."""
+        if self.machine is None or self.kubelet_is_static or not _is_pinned(request.pod, request.container, cpus):
+            return True
+        node = self.node()
+        return plan.leaves_floor(node, node.exclusive | cpus)
 
     def _may_own(self, request: Request) -> bool:
         is_ours = request.classified.qos is QosClass.HLS and not self.kubelet_is_static

@@ -34,6 +34,35 @@ def test_knobs_of_the_configuration_are_set_and_put_back(
     assert (tree.read(batch, "io.weight"), tree.read(web, "memory.low")) == ("default 100", "0")
 
 
+def test_a_knob_that_is_configured_no_more_goes_back_at_the_next_start(
+    runtime: Runtime, plugin: Plugin, tree: Tree
+) -> None:
+    plugin.start(config={**PERIOD, "knobs": {"LS": {"memory.low": "4096", "pids.max": "10"}}})
+    runtime.register()
+    web, _ = start_pod(runtime, tree, "web", "LS", 1)
+    until(lambda: (tree.read(web, "memory.low"), tree.read(web, "pids.max")) == ("4096", "10"))
+    plugin.stop()
+    plugin.start(config={**PERIOD, "knobs": {"LS": {"memory.low": "8192"}}})
+    runtime.register()
+    until(lambda: (tree.read(web, "memory.low"), tree.read(web, "pids.max")) == ("8192", "max"))
+
+
+def test_a_limit_of_cpus_beside_cpus_of_ones_own_is_lifted_if_so_configured(
+    runtime: Runtime, plugin: Plugin, tree: Tree, root: Path
+) -> None:
+    """(E9)"""
+    plugin.start(config={**PERIOD, "own_cpus_without_quota": True})
+    runtime.register()
+    db, own = start_pod(runtime, tree, "db", "HLS", 2, guaranteed=True, files={"cpu.max": "200000 100000"})
+    web, _ = start_pod(runtime, tree, "web", "LS", 1, files={"cpu.max": "100000 100000"})
+    tree.write(own, "cpu.max", "200000 100000")
+    until(lambda: tree.read(db, "cpu.max") == tree.read(own, "cpu.max") == "max")
+    assert tree.read(web, "cpu.max") == "100000 100000"
+    plugin.stop(signal.SIGKILL)
+    restore(root)
+    assert tree.read(db, "cpu.max") == "200000 100000"
+
+
 @pytest.mark.parametrize(
     ("knobs", "complaint"),
     [
