@@ -22,7 +22,8 @@ from ubhost.ubcore.client import Refused, Ubcore
 from ubhost.ubcore.message import Attribute, Command, Message
 from ubhost.ubcore.transport import SIMULATED_FAMILY, SimulatorChannel
 from ubhost.ubse.client import Ubse
-from ubhost.ubse.wire import Module, Request
+from ubhost.ubse.wire import MAX_BODY, REQUEST, Module, Request
+from ubhost.uevents import Uevents
 from ubsim import named_netns, record
 from ubsim.contexts import context
 from ubsim.handles import NodeHandle, SuperNodeHandle
@@ -217,6 +218,22 @@ def test_a_context_of_nothing_is_refused(ub_node: NodeHandle, device: str, index
     with pytest.raises(OSError, match=device) as caught, context(ub_node.root, device, index):
         pass
     assert caught.value.errno == code
+
+
+def test_a_physical_device_that_moves_is_told_as_gone_and_come(
+    ub_node: NodeHandle, ubcore: Ubcore, new_pod: NewPod
+) -> None:
+    with Uevents(ub_node.roots) as uevents:
+        uevents.read()
+        ubcore.move_device("udma2", new_pod("pod"))
+        told: list[tuple[str, str]] = []
+
+        def heard_both() -> bool:
+            told.extend((event.action, event.path) for event in uevents.read().events)
+            return len(told) >= 2
+
+        wait_for(heard_both)
+    assert told == [("remove", "/devices/virtual/ubcore/udma2"), ("add", "/devices/virtual/ubcore/udma2")]
 
 
 # Views
@@ -458,6 +475,15 @@ def test_ubse_answers_nonsense_with_a_status_and_lives_on(ub_node: NodeHandle, u
         connection.connect(str(ub_node.roots.ubse_socket))
         connection.sendall(Request(Module.URMA, 1, body).encode())
         assert int.from_bytes(connection.recv(8)[:4], "little") != 0
+    assert ubse.nodes()
+
+
+def test_ubse_hangs_up_on_a_request_over_the_limit(ub_node: NodeHandle, ubse: Ubse) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.settimeout(60)
+        connection.connect(str(ub_node.roots.ubse_socket))
+        connection.sendall(REQUEST.pack(Module.URMA, 5, MAX_BODY + 1))
+        assert connection.recv(8) == b""
     assert ubse.nodes()
 
 

@@ -2,13 +2,19 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from ubhost.model import Eid
 from ubhost.provider import Bandwidth
+from ubhost.ubse.memory import NumaCreate, encode_mem_name
 from ubhost.ubse.status import Status
+from ubhost.ubse.wire import MemOp
+from ubsim.expansion import expand
+from ubsim.scenario import NodeEntry, ScenarioFile
 from ubsim.ubse import Rejected, Ubse, Urma
+from ubsim.ubse_memory import Desk
 
 MINE, YOURS = 0, 1000
 
@@ -95,3 +101,23 @@ def test_a_ubse_without_owners_gives_a_device_to_everybody_and_frees_nothing() -
     with pytest.raises(Rejected) as caught:
         state.allocate("urma_9", MINE)
     assert caught.value.code == Status.ENGINE_NOT_EXIST
+
+
+def test_memory_that_comes_or_goes_has_codes_of_its_own(tmp_path: Path) -> None:
+    """1010 and 1011: a driver above must wait and ask again, not take the name for another's."""
+    world = expand(ScenarioFile("w", (NodeEntry("node", count=2),)), where="test")
+    heard: list[Status] = []
+
+    def happen(_: dict[str, object]) -> None:
+        """While the super-node changes, somebody asks for the same name."""
+        for op, body in ((MemOp.NUMA_CREATE, asked), (MemOp.NUMA_GET, encode_mem_name("m"))):
+            with pytest.raises(Rejected) as caught:
+                desk.handlers[op](body, MINE)
+            heard.append(caught.value.code)
+
+    desk = Desk("node0", tmp_path, lambda: world, happen)
+    asked = NumaCreate("m", 128 << 20).encode()
+    desk.handlers[MemOp.NUMA_CREATE](asked, MINE)
+    assert heard == [Status.ENGINE_CREATING] * 2
+    desk.handlers[MemOp.NUMA_DELETE](encode_mem_name("m"), MINE)
+    assert heard[2:] == [Status.ENGINE_DELETING] * 2
