@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from ubproto.nri.v1alpha1 import nri_pb2
 
+from csi_ub.memory import handover
 from nri_qos import grants
 from nri_qos.grants import DeviceNode, Grants
 from nri_qos.model import Container, Pod
@@ -232,6 +233,17 @@ def test_a_volumes_record_counts_only_for_the_pod_that_it_names_inside_and_out(t
 def test_a_device_that_must_not_be_written_is_not_given(tmp_path: Path) -> None:
     make_node(tmp_path, "shm")
     volume(tmp_path, "shm", permissions="r")
+    assert given(tmp_path) == []
+
+
+@needs_mknod
+def test_what_the_storage_plugin_writes_is_what_is_read(tmp_path: Path) -> None:
+    make_node(tmp_path, "obmm_shmdev3")
+    folder = tmp_path / "run/ub-node/volumes"
+    folder.mkdir(parents=True)
+    handover.write(folder, "uid", "ub-1", ["obmm_shmdev3"], is_read_only=False)
+    assert given(tmp_path) == ["/dev/obmm_shmdev3"]
+    handover.remove(folder, "uid", "ub-1")
     assert given(tmp_path) == []
 
 
