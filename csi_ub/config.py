@@ -18,6 +18,7 @@ class PoolType(Enum):
 
     DIR = "dir"
     BTRFS = "btrfs"
+    XFS = "xfs"
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,16 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from csi_ub import topology
-from csi_ub.config import PoolType
 from csi_ub.engines import Engines
 from csi_ub.engines.base import Engine, Reach
 from csi_ub.model import Snapshot, Volume, is_own_id, is_owned_by
 from csi_ub.peers.channel import Peers
 from csi_ub.pool import Pool
-from csi_ub.pools import space
+from csi_ub.pools import kind_of, space
 from csi_ub.shelf import R, Shelf
 from ubhost.errors import InvalidRequest, NotFound, Unsupported
-from ubhost.kernel import btrfs
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,5 +156,4 @@ def _neighbour(path: str) -> Pool | None:
 
 def attached_pool(path: str) -> Pool:
     """Return the pool at ``path``, whichever node it belongs to and of whatever kind it is."""
-    kind = PoolType.BTRFS if btrfs.is_btrfs(Path(path)) else PoolType.DIR
-    return Pool(path, Path(path), space(kind))
+    return Pool(path, Path(path), space(kind_of(Path(path))))

@@ -1,9 +1,13 @@
 """What the space of a pool can do: one module for each kind of pool."""
 
+from pathlib import Path
+
 from csi_ub.config import PoolType
 from csi_ub.pools.base import Space
 from csi_ub.pools.btrfs import BtrfsSpace
 from csi_ub.pools.directory import DirectorySpace
+from csi_ub.pools.xfs import XfsSpace
+from ubhost.kernel import btrfs, xfs
 
 
 def space(kind: PoolType) -> Space:
@@ -13,3 +17,12 @@ def space(kind: PoolType) -> Space:
             return DirectorySpace()
         case PoolType.BTRFS:
             return BtrfsSpace()
+        case PoolType.XFS:
+            return XfsSpace()
+
+
+def kind_of(path: Path) -> PoolType:
+    """Return the kind of a pool whose configuration we do not have, from what it lies on."""
+    if btrfs.is_btrfs(path):
+        return PoolType.BTRFS
+    return PoolType.XFS if xfs.enforces_projects(path) else PoolType.DIR

@@ -34,7 +34,7 @@ def remove_tree(folder: Path) -> None:
 
 
 def copy_tree(source: Path, target: Path) -> None:
-    """Make ``target`` a copy of the folder ``source``. Nobody may change ``source`` meanwhile.
+    """Make ``target``, empty or not there, a copy of the folder ``source``, which nobody may change meanwhile.
 
     Raises:
         Exhausted: the disk is full.
@@ -42,7 +42,7 @@ def copy_tree(source: Path, target: Path) -> None:
     """
     linked: dict[int, Path] = {}
     try:
-        target.mkdir()
+        target.mkdir(exist_ok=True)
         folders = [(source, target)]
         while folders:
             here, there = folders.pop()

@@ -79,12 +79,12 @@ def shared() -> pb.VolumeCapability:
 
 
 @contextmanager
-def node(name: str, folder: Path) -> Iterator[Node]:
-    """Run the driver of one node; its root and its kubelet's folder lie below ``folder``."""
+def node(name: str, folder: Path, *more: str) -> Iterator[Node]:
+    """Run the driver of one node, with ``more`` arguments; its root and its kubelet's folder lie below ``folder``."""
     root = folder / name
     root.mkdir(parents=True, exist_ok=True)
     socket = root / "csi.sock"
-    arguments = ("--mode", "all", "--endpoint", f"unix://{socket}", "--node-id", name)
+    arguments = ("--mode", "all", "--endpoint", f"unix://{socket}", "--node-id", name, *more)
     with (
         daemon("ub-csi", *arguments, env={"UB_ROOT": str(root)}) as program,
         grpc.insecure_channel(f"unix://{socket}") as channel,

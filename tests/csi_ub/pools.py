@@ -18,6 +18,15 @@ def make_btrfs(image: Path, path: Path, size: str = "512M") -> None:
     subprocess.run(["mount", "-o", "loop", str(image), str(path)], check=True)
 
 
+def make_xfs(image: Path, path: Path, size: str = "512M", options: str = "loop") -> None:
+    """Mount a fresh xfs at ``path``."""
+    if not shutil.which("mkfs.xfs"):
+        pytest.skip("xfsprogs is not installed")
+    subprocess.run(["truncate", "-s", size, str(image)], check=True)
+    subprocess.run(["mkfs.xfs", "-q", str(image)], check=True)
+    subprocess.run(["mount", "-o", options, str(image), str(path)], check=True)
+
+
 def unmount_below(folder: Path) -> None:
     """Unmount all that is mounted below ``folder``, even if it is in use."""
     for mount in reversed(mountinfo.below(mountinfo.read(), folder.resolve())):
