@@ -136,8 +136,10 @@ class Loop(threading.Thread):
         """
         began = time.perf_counter()
         people = self._take_census()
+        is_cut_short = self._alarm > 0
         if is_due:
             self._measure(people, now)
+        if is_due and not is_cut_short:  # what follows counts in whole periods
             self._relief.turn(people, self._world.machine, now)
             self._world.overdrawn = self._relief.overdrawn
             if self._resctrl is not None:
