@@ -7,10 +7,10 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from nri_qos import paths
+from nri_qos.claims import Member, Sandbox
 from nri_qos.memory import Owner
 from nri_qos.model import Container, Decision, Machine, QosClass, State
 from nri_qos.pools import Node
-from nri_qos.world import Member, Sandbox
 
 
 @dataclass(frozen=True, slots=True)

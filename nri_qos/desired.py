@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 
 from nri_qos import classes, cpulist, knobs
 from nri_qos.census import Census, Household
+from nri_qos.claims import Member, Sandbox
 from nri_qos.memory import NOBODY, Over
 from nri_qos.model import QosClass
 from nri_qos.pools import Node
 from nri_qos.settings import Place, Setting, burst, cpu_max, memory
-from nri_qos.world import Member, Sandbox
 
 OFFLINE_WEIGHT = "1"
 CONTROLLERS = "cgroup.subtree_control"

@@ -12,40 +12,17 @@ import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain
 
-from nri_qos import classes, cpulist, plan
-from nri_qos.classes import Classified
+from nri_qos import claims, classes, plan
+from nri_qos.claims import Member, Sandbox
 from nri_qos.config import Config
 from nri_qos.memory import NOBODY
-from nri_qos.model import Container, Decision, Machine, NumaPolicy, Placement, Pod, QosClass, Resources, State
+from nri_qos.model import Container, Decision, Machine, Placement, Pod, QosClass, Resources, State
 from nri_qos.pools import Key, Node, Occupied
 from nri_qos.request import Request
-from ubhost.errors import Busy, Exhausted, HostFault, InvalidRequest
-
-
-@dataclass(frozen=True, slots=True)
-class Sandbox:
-    """A pod and its class, which stays what it was when the sandbox was made."""
-
-    pod: Pod
-    classified: Classified
-    is_stopped: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Member:
-    """A container and what it was given."""
-
-    container: Container
-    decision: Decision
-    is_adopted: bool = False  # it ran before we knew of it
-
-    @property
-    def own_cpus(self) -> frozenset[int]:
-        """The CPUs that we gave to nobody else."""
-        return frozenset() if self.decision.placement is None else self.decision.placement.exclusive
+from ubhost.errors import Busy, Exhausted, HostFault
 
 
 class World:
@@ -171,7 +148,7 @@ class World:
             self.counts["unknown_containers",] += 1
             self._adopt([container], pod)
             return None
-        resources = _merged(member.container, wanted)
+        resources = claims.merged(member.container, wanted)
         member = replace(member, container=replace(container, resources=resources))
         self.members[container.id] = member
         if member.own_cpus and resources.whole_cpus != len(member.own_cpus):
@@ -182,8 +159,8 @@ class World:
         kept = replace(
             ours,
             shares=ours.shares if wanted.shares and wanted.shares != ours.shares else None,
-            cpus=ours.cpus if wanted.cpus and ours.cpus and _differs(wanted.cpus, ours.cpus) else None,
-            mems=ours.mems if wanted.mems and ours.mems and _differs(wanted.mems, ours.mems) else None,
+            cpus=ours.cpus if wanted.cpus and ours.cpus and claims.differs(wanted.cpus, ours.cpus) else None,
+            mems=ours.mems if wanted.mems and ours.mems and claims.differs(wanted.mems, ours.mems) else None,
         )
         return None if kept.is_empty else kept
 
@@ -253,20 +230,22 @@ class World:
     def _weakness(self, request: Request) -> int:
         """Order claims: reserved and so in the runtime, only reserved, not reserved."""
         kept = self._reserved(request)
-        return 2 if kept is None else int(kept.exclusive != _ids(request.container.resources.cpus))
+        return 2 if kept is None else int(kept.exclusive != claims.ids(request.container.resources.cpus))
 
     def _take_in(self, request: Request) -> bool:
         """Take in a container with what it holds; return whether it can keep the CPUs that it had for its own."""
         container, qos = request.container, request.classified.qos
-        cpus, mems = _ids(container.resources.cpus), _ids(container.resources.mems)
+        cpus, mems = claims.ids(container.resources.cpus), claims.ids(container.resources.mems)
         decision = Decision(qos, (request.classified.reason, "found running"))
         is_kept = True
         if qos.is_online and container.is_alive:
             kept, known = self._reserved(request), self.placements.get(request.key, Placement())
             is_shared = known.is_shared or (kept is None and not self._may_be_pinned(request, cpus))
+            pinned = frozenset() if is_shared else cpus
             if is_shared:
                 container = replace(container, resources=replace(container.resources, cpus=""))
-            place = kept or replace(self._held(request, frozenset() if is_shared else cpus, mems), is_shared=is_shared)
+            held = claims.held(request, pinned, mems, self.config, may_own=self._may_own(request))
+            place = kept or replace(held, is_shared=is_shared)
             had = place.exclusive or (known.exclusive if self._may_own(request) else frozenset())
             if had & self._owned_beside(request, is_reserved=kept is not None):
                 place = replace(place, exclusive=frozenset())
@@ -284,7 +263,7 @@ class World:
 
     def _may_be_pinned(self, request: Request, cpus: frozenset[int]) -> bool:
         """Whether ``cpus`` can be somebody's own: not if nothing were left, unless kubelet has pinned them."""
-        if self.machine is None or self.kubelet_is_static or not _is_pinned(request.pod, request.container, cpus):
+        if self.machine is None or self.kubelet_is_static or not claims.is_pinned(request.pod, request.container, cpus):
             return True
         node = self.node()
         return plan.leaves_floor(node, node.exclusive | cpus)
@@ -311,18 +290,6 @@ class World:
             owned.update(*(place.exclusive for key, place in self.placements.items() if key[0] != request.key[0]))
         return frozenset(owned)
 
-    def _held(self, request: Request, cpus: frozenset[int], mems: frozenset[int]) -> Placement:
-        """Return what a container that runs on ``cpus`` and ``mems`` already must have been given."""
-        policy, _ = classes.numa_policy(request.pod, request.classified.qos, self.config)
-        is_own = request.classified.qos is QosClass.HLS and _is_pinned(request.pod, request.container, cpus)
-        is_bound = bool(mems) and policy is not NumaPolicy.NONE
-        return Placement(
-            exclusive=cpus if is_own and not self.kubelet_is_static else frozenset(),
-            nodes=mems if is_bound else None,
-            memory=request.memory if is_bound else 0,
-            cpus=request.cpus,
-        )
-
     def _occupied(self) -> Occupied:
         alive: set[Key] = set()
         foreign: set[int] = set()
@@ -332,7 +299,7 @@ class World:
                 continue
             key = sandbox.pod.key, member.container.name
             alive.add(key)
-            foreign |= _own(member, sandbox.pod) - self.placements.get(key, Placement()).exclusive
+            foreign |= claims.own(member, sandbox.pod) - self.placements.get(key, Placement()).exclusive
         return Occupied(
             dict(self.placements),
             frozenset(self.placements.keys() - alive),
@@ -341,43 +308,3 @@ class World:
             self.homebound,
             self.overdrawn,
         )
-
-
-def _own(member: Member, pod: Pod) -> frozenset[int]:
-    """Return the CPUs that nobody else may get while ``member`` lives, whoever gave them to it.
-
-    They can be others than its name holds: a successor of the same name was created before it ended.
-    """
-    if member.own_cpus:
-        return member.own_cpus
-    cpus = _ids(member.container.resources.cpus)
-    return cpus if _is_pinned(pod, member.container, cpus) else frozenset()
-
-
-def _is_pinned(pod: Pod, container: Container, cpus: frozenset[int]) -> bool:
-    """Whether ``cpus`` can only mean CPUs of one's own: as many as the whole ones that a Guaranteed pod asks for."""
-    return bool(cpus) and container.resources.whole_cpus == len(cpus) and plan.is_guaranteed(pod, container)
-
-
-def _merged(container: Container, wanted: Resources) -> Resources:
-    """Return the container's resources after an update; what the update does not name stays."""
-    old = container.resources
-    return Resources(
-        shares=wanted.shares or old.shares,
-        quota=wanted.quota or old.quota,
-        period=wanted.period or old.period,
-        cpus=wanted.cpus or old.cpus,
-        mems=wanted.mems or old.mems,
-        memory_limit=wanted.memory_limit or old.memory_limit,
-    )
-
-
-def _differs(text: str, ids: frozenset[int]) -> bool:
-    return _ids(text) != ids
-
-
-def _ids(text: str) -> frozenset[int]:
-    try:
-        return cpulist.parse(text)
-    except InvalidRequest:
-        return frozenset()  # the runtime will refuse it; nothing for us to hold
