@@ -38,6 +38,13 @@ def test_add_gives_the_pod_its_device_and_del_puts_everything_back(machine: Mach
     assert machine.ipam.calls == ["ADD", "VERSION", "CHECK", "DEL"]
 
 
+def test_the_ledger_names_the_device_nodes_that_the_pods_programs_open(machine: Machine, pod: str) -> None:
+    """nri-qos puts them into the pod's containers."""
+    assert machine.call("ADD", machine.conf(), pod=pod).code == 0
+    (record,) = machine.host.ledger.of_container("c1")
+    assert record.nodes == ("uburma/bonding_dev_1", "uburma/udma2", "uburma/udma3", "ummu")
+
+
 def test_without_ipam_the_netdev_keeps_the_addresses_it_had(machine: Machine, pod: str) -> None:
     before = machine.state()
     added = machine.call("ADD", machine.conf(), pod=pod)
