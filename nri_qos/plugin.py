@@ -28,7 +28,7 @@ from ubhost.errors import Exhausted, UbError, code_for
 
 SERVICE = "nri.pkg.api.v1alpha1.Plugin"
 VERSION = "v0.12.1"  # of NRI, as we speak it
-LONGEST_WAIT_S = 2.0  # for the model or for files, even of a runtime that has more patience than four times that
+LONGEST_WAIT_S = 5.0  # for the model or for files, even of a runtime that has more patience than four times that
 _log = logging.getLogger(__name__)
 
 Handler = Callable[["Plugin", bytes, float], Message]

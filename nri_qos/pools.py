@@ -106,14 +106,14 @@ class Node:
         for (pod, _), place in placements.items():
             if pod in left:
                 left[pod] -= 1000 * len(place.exclusive)
-        return {
-            key: replace(place, cpus=max(left[key[0]], 0))
-            if key[1] == WHOLE
-            else replace(place, cpus=0, memory=0)
-            if key[0] in left
-            else place
-            for key, place in placements.items()
-        }
+        reserved: dict[Key, Placement] = {}
+        for key, place in placements.items():
+            if key[1] == WHOLE:
+                place = replace(place, cpus=max(left[key[0]], 0))
+            elif key[0] in left:
+                place = replace(place, cpus=0, memory=0)
+            reserved[key] = place
+        return reserved
 
     def cpus_of(self, nodes: frozenset[int]) -> frozenset[int]:
         return frozenset(cpu for node in self.machine.nodes if node.id in nodes for cpu in node.cpus)

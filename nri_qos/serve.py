@@ -12,7 +12,7 @@ from nri_qos.report import Report
 from ubhost.errors import HostFault, NotFound
 
 SOCKET = "nri-qos.sock"
-TIMEOUT_S = 5.0
+TIMEOUT_S = 15.0
 _log = logging.getLogger(__name__)
 
 

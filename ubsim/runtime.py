@@ -210,7 +210,7 @@ class Runtime:
             self._listener = None
         self._path.unlink(missing_ok=True)
 
-    def accept(self, timeout_s: float = 30) -> Peer:
+    def accept(self, timeout_s: float = 60) -> Peer:
         """Wait for a plugin to connect; nothing is said yet."""
         assert self._listener is not None
         self._listener.settimeout(timeout_s)
@@ -224,12 +224,12 @@ class Runtime:
         self._peer = Peer(trunk, self._timeout_s)
         return self._peer
 
-    def register(self, timeout_s: float = 30, config: str = "") -> nri_pb2.SynchronizeResponse:
+    def register(self, timeout_s: float = 60, config: str = "") -> nri_pb2.SynchronizeResponse:
         """Wait for a plugin and bring it to work; return its answer to Synchronize."""
         self.handshake(self.accept(timeout_s), config)
         return self.synchronize()
 
-    def handshake(self, peer: Peer, config: str = "", timeout_s: float = 20) -> None:
+    def handshake(self, peer: Peer, config: str = "", timeout_s: float = 60) -> None:
         """Register and configure. The confirmation is held back until Configure is answered, as can happen.
 
         Raises:

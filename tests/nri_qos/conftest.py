@@ -58,14 +58,14 @@ class Plugin:
 
     def stop(self, number: int = signal.SIGTERM) -> int:
         self.process.send_signal(number)
-        return self.process.wait(timeout=30)
+        return self.process.wait(timeout=60)
 
     def lines(self, message: str) -> list[dict[str, Any]]:
         """Return the log lines with ``message``."""
         logged = (json.loads(line) for line in self.log.read_text().splitlines() if line.startswith("{"))
         return [line for line in logged if line["message"] == message]
 
-    def wait_for(self, message: str, count: int = 1, timeout_s: float = 30) -> dict[str, Any]:
+    def wait_for(self, message: str, count: int = 1, timeout_s: float = 60) -> dict[str, Any]:
         until(lambda: len(self.lines(message)) >= count, timeout_s, lambda: self.log.read_text())
         return self.lines(message)[count - 1]
 
@@ -75,7 +75,7 @@ class Plugin:
             process.wait()
 
 
-def until(holds: Callable[[], bool], timeout_s: float = 30, tell: Callable[[], str] = lambda: "") -> None:
+def until(holds: Callable[[], bool], timeout_s: float = 60, tell: Callable[[], str] = lambda: "") -> None:
     """Wait until something holds."""
     limit = time.monotonic() + timeout_s
     while not holds():
@@ -102,7 +102,7 @@ def tree(root: Path) -> Tree:
 
 @pytest.fixture
 def runtime(root: Path) -> Iterator[Runtime]:
-    with Runtime(root / "var/run/nri/nri.sock", timeout_s=15) as listening:
+    with Runtime(root / "var/run/nri/nri.sock", timeout_s=30) as listening:
         yield listening
 
 

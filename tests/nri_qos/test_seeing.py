@@ -143,7 +143,7 @@ def test_a_status_socket_that_cannot_be_made_stops_nothing(tmp_path: Path) -> No
     root = tmp_path / ("x" * (100 - len(str(tmp_path))))
     nodes.write(nodes.machine("0-3"), root)
     process = Plugin(root)
-    with Runtime(tmp_path / "nri.sock", timeout_s=15) as runtime:
+    with Runtime(tmp_path / "nri.sock", timeout_s=30) as runtime:
         process.start("--socket", str(tmp_path / "nri.sock"))
         try:
             runtime.register()
@@ -160,10 +160,10 @@ def test_a_node_without_the_plugin_is_a_clear_error(root: Path, monkeypatch: pyt
 
 def test_an_address_that_is_taken_ends_the_start_clearly(runtime: Runtime, plugin: Plugin) -> None:
     plugin.start(config={"metrics_address": "192.0.2.1:1"})
-    assert plugin.process.wait(timeout=30) == 1
+    assert plugin.process.wait(timeout=60) == 1
     assert "cannot serve metrics at 192.0.2.1:1" in plugin.log.read_text()
     plugin.start(config={"metrics_address": "nonsense"})
-    assert plugin.process.wait(timeout=30) == 2
+    assert plugin.process.wait(timeout=60) == 2
 
 
 def test_every_counter_of_the_code_is_a_metric() -> None:
