@@ -24,6 +24,7 @@ from nri_qos.config import Config as NriConfig
 from tests.packaging.conftest import ROOT
 from ubhost import config
 from ubnode.install.cli import parser as install_parser
+from ubnode.install.layout import FILES
 
 pytestmark = pytest.mark.chart
 
@@ -249,6 +250,23 @@ def test_a_pod_that_carries_volumes_of_others_is_replaced_only_when_its_node_is_
     """With peers, its FUSE daemons are what running pods read through."""
     peers = ("csi.config.peers[0].node=a", "csi.config.peers[0].address=192.0.2.1")
     assert of_kind(render(*peers), "DaemonSet")["ub-ub-node-csi"]["spec"]["updateStrategy"] == {"type": "OnDelete"}
+
+
+def test_a_driver_on_the_host_needs_sidecars_only_and_no_privilege(render: Render) -> None:
+    manifests = render("csi.driver=host", SNAPSHOTTER)
+    pod = pods(manifests)["ub-ub-node-csi"]
+    assert [one["name"] for one in pod["containers"]] == ["registrar", "provisioner", "snapshotter"]
+    assert not any(one["securityContext"].get("privileged") for one in pod["containers"])
+    assert {volume["name"] for volume in pod["volumes"]} == {"plugin", "registration"}
+    assert "ub-ub-node-csi" not in of_kind(manifests, "ConfigMap")
+
+
+def test_the_sidecars_find_the_driver_of_the_host_where_its_unit_listens(render: Render) -> None:
+    [start] = re.findall(r"^ExecStart=\S+ (.*)$", (FILES / "ub-csi.service").read_text(), re.MULTILINE)
+    unit = csi_parser().parse_args(start.split())
+    assert unit.mode == "all"  # its node provisions for itself
+    registrar = container(render("csi.driver=host"), "registrar")
+    assert f"--kubelet-registration-path={unit.endpoint.removeprefix('unix://')}" in registrar["args"]
 
 
 def test_the_folder_of_every_pool_is_there_in_the_driver(render: Render) -> None:
