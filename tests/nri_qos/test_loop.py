@@ -264,6 +264,7 @@ def test_restore_leaves_no_trace_after_a_kill(
     _, db = start_pod(runtime, tree, "db", "HLS", 2, guaranteed=True)
     plugin.wait_for("offline work squeezed")
     until(lambda: tree.everything() | {} != before)
+    until(lambda: db in (root / "run/ub-node/nri-qos.journal").read_text())
     refused = restore(root)
     assert (refused.returncode, "nri-qos runs on this node" in refused.stderr) == (1, True)
     plugin.stop(signal.SIGKILL)

@@ -7,6 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nri_qos.config import Config
+from nri_qos.desired import choose_offline
+from nri_qos.model import Machine, Placement
+from nri_qos.pools import Node, Occupied
 from nri_qos.squeeze import (
     CALM_PERIODS,
     DEAD_BAND,
@@ -20,6 +24,7 @@ from nri_qos.squeeze import (
     share,
     spread,
 )
+from tests.nri_qos import nodes
 
 EIGHT = {0: 4, 1: 4}
 
@@ -88,6 +93,23 @@ def test_a_machine_that_shrinks_takes_the_quota_with_it() -> None:
     state = decide(seen(0.0), State(), Limits())
     small = Observed({0: 2}, {0: 2}, 0.0, 0.0)
     assert decide(small, state, Limits()).quota == 1.5
+
+
+@given(st.floats(0, 4), st.floats(0, 2), st.lists(st.floats(-1, 1), min_size=20, max_size=120))
+def test_noise_is_never_amplified(level: float, amplitude: float, noise: list[float]) -> None:
+    """Once begun, the quota stays between what the least and what the most of the noise would leave."""
+    online = [max(level + amplitude * each, 0.0) for each in noise]
+    quotas = run([seen(each) for each in online])
+    least, most = (max(1.0, min(8.0, 6 - 1.25 * each)) for each in (max(online), min(online)))
+    assert all(least - 1e-9 <= quota <= most + 1e-9 for quota in quotas)
+
+
+@given(st.floats(0, 4), st.lists(st.floats(0, 1), min_size=10, max_size=60))
+def test_peaks_that_come_again_within_three_periods_move_it_down_only(level: float, rests: list[float]) -> None:
+    """However the use falls between them: no growth that the next peak takes back."""
+    online = [use for rest in rests for use in (level + 1.0, level + rest)]
+    quotas = run([seen(each) for each in online])
+    assert all(after <= before for before, after in pairwise(quotas))
 
 
 amounts = st.none() | st.floats(0, 200)
@@ -168,3 +190,24 @@ def test_a_node_with_bound_online_work_gives_less() -> None:
     observed = replace(seen(3.0), bound={0: 3.0})
     nodes = decide(observed, State(), Limits()).nodes
     assert nodes[0] < nodes[1]
+
+
+machines = st.sampled_from(
+    [nodes.machine("0-3", "4-7"), nodes.machine("0"), nodes.machine("0-1,4-5", "2-3,6-7", threads=2, remote=1)]
+)
+
+
+@given(st.lists(observations, min_size=1, max_size=12), machines, st.sets(st.integers(0, 7), max_size=8))
+def test_the_cpus_of_offline_work_are_never_none_and_never_somebodys_own(
+    observed: list[Observed], machine: Machine, own: set[int]
+) -> None:
+    taken = Placement(exclusive=machine.online & own)
+    node = Node(machine, Config(), Occupied({("p", "a"): taken}))
+    state, cpus = State(), frozenset[int]()
+    for each in observed:
+        state = decide(each, state, Limits())
+        room = {numa.id: len(node.offline_room.intersection(numa.cpus)) for numa in machine.nodes}
+        cpus = choose_offline(node, spread(state.quota or 0, state.nodes, room), cpus)
+        assert cpus
+        assert cpus <= node.offline_room
+        assert not cpus & taken.exclusive or not node.pool - taken.exclusive
