@@ -253,12 +253,13 @@ def test_a_pod_that_carries_volumes_of_others_is_replaced_only_when_its_node_is_
 
 
 def test_a_driver_on_the_host_needs_sidecars_only_and_no_privilege(render: Render) -> None:
-    manifests = render("csi.driver=host", SNAPSHOTTER)
+    manifests = render("csi.driver=host", SNAPSHOTTER, "monitoring.serviceMonitor=true")
     pod = pods(manifests)["ub-ub-node-csi"]
     assert [one["name"] for one in pod["containers"]] == ["registrar", "provisioner", "snapshotter"]
     assert not any(one["securityContext"].get("privileged") for one in pod["containers"])
     assert {volume["name"] for volume in pod["volumes"]} == {"plugin", "registration"}
     assert "ub-ub-node-csi" not in of_kind(manifests, "ConfigMap")
+    assert set(of_kind(manifests, "ServiceMonitor")) == {"ub-ub-node-agent", "ub-ub-node-nri"}
 
 
 def test_the_sidecars_find_the_driver_of_the_host_where_its_unit_listens(render: Render) -> None:
