@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from google.protobuf.timestamp_pb2 import Timestamp
 from ubproto.csi.v1 import csi_pb2
 
-from csi_ub.model import Snapshot, Volume, VolumeType
+from csi_ub.model import Group, Snapshot, Volume, VolumeType
 from csi_ub.pool import Pool
 from ubhost.errors import UbError
 
@@ -32,7 +32,18 @@ def snapshot(snapshot: Snapshot) -> csi_pb2.Snapshot:
         snapshot_id=snapshot.id,
         source_volume_id=snapshot.volume,
         size_bytes=snapshot.size,
+        group_snapshot_id=snapshot.group,
         creation_time=Timestamp(seconds=snapshot.created),
+        ready_to_use=True,
+    )
+
+
+def group(group: Group) -> csi_pb2.VolumeGroupSnapshot:
+    """Return a group of snapshots; one that has a record is ready, with all its members."""
+    return csi_pb2.VolumeGroupSnapshot(
+        group_snapshot_id=group.id,
+        snapshots=[snapshot(member) for member in group.members],
+        creation_time=Timestamp(seconds=group.created),
         ready_to_use=True,
     )
 

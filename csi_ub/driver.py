@@ -13,6 +13,7 @@ from csi_ub.config import Config
 from csi_ub.connect import connect, remember
 from csi_ub.controller import Controller
 from csi_ub.errors import Observe
+from csi_ub.groupcontroller import GroupController
 from csi_ub.identity import Identity
 from csi_ub.node import Node
 from csi_ub.noderecord import Debts
@@ -74,6 +75,8 @@ def prepare(mode: Mode, node_id: str, config: Config, roots: Roots) -> Driver:
     ]
     if mode is not Mode.NODE:
         add.append(partial(csi_pb2_grpc.add_ControllerServicer_to_server, controller))
+        groups = GroupController(volumes)
+        add.append(partial(csi_pb2_grpc.add_GroupControllerServicer_to_server, groups))
     if mode is not Mode.CONTROLLER:
         node = NodeVolumes(volumes, roots.run.absolute() / "volumes", Debts(roots.state.absolute() / "attached"))
         node.open()

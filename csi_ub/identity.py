@@ -12,6 +12,7 @@ _Service, _Expansion = csi_pb2.PluginCapability.Service, csi_pb2.PluginCapabilit
 _CAPABILITIES = (
     csi_pb2.PluginCapability(service=_Service(type=_Service.CONTROLLER_SERVICE)),
     csi_pb2.PluginCapability(service=_Service(type=_Service.VOLUME_ACCESSIBILITY_CONSTRAINTS)),
+    csi_pb2.PluginCapability(service=_Service(type=_Service.GROUP_CONTROLLER_SERVICE)),
     csi_pb2.PluginCapability(volume_expansion=_Expansion(type=_Expansion.ONLINE)),
 )
 

@@ -5,12 +5,13 @@ Source: design section 7; CSI spec 1.12 for access modes.
 
 import hashlib
 import re
+import uuid
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum
 
 from csi_ub.models.switching import SwitchPolicy
 
-_ID = re.compile(r"u[bs]-[0-9a-f]{12}-[0-9a-f]{32}")
+_ID = re.compile(r"u[bsg]-[0-9a-f]{12}-[0-9a-f]{32}")
 
 
 class AccessMode(IntEnum):
@@ -168,6 +169,19 @@ class Snapshot:
     volume: str
     size: int = 0
     created: int = 0
+    group: str = ""  # the id of the group that it was taken in, and goes with
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """The record of snapshots that were taken together: they show their volumes at one moment."""
+
+    id: str
+    name: str
+    owner: str
+    pool: str
+    members: tuple[Snapshot, ...]
+    created: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,6 +240,11 @@ class Publication:
 def owner_tag(node: str) -> str:
     """Return the part of an id that names its owner: any node can tell whose a volume is from the id alone."""
     return hashlib.sha256(node.encode()).hexdigest()[:12]
+
+
+def new_id(prefix: str, owner: str) -> str:
+    """Return an id that nothing has."""
+    return f"{prefix}-{owner_tag(owner)}-{uuid.uuid4().hex}"
 
 
 def replica_id(volume_id: str) -> str:

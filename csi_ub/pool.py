@@ -6,14 +6,14 @@ the volume: whoever reaches the share reaches both.
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
 
 from csi_ub.locks import hold
-from csi_ub.model import Attachment, Replica, Snapshot, Volume, VolumeType, owner_tag
+from csi_ub.model import Attachment, Group, Replica, Snapshot, Volume, VolumeType, owner_tag
 from csi_ub.pools.base import Space, Usage
 from csi_ub.pools.copy import remove_tree
 from csi_ub.reasons import InUse
@@ -41,6 +41,10 @@ class Pool:
         return Shelf(self.path, "snapshot", "us", Snapshot, self.space.remove)
 
     @property
+    def groups(self) -> Shelf[Group]:
+        return Shelf(self.path, "group", "ug", Group, self._remove_members)
+
+    @property
     def replicas(self) -> Shelf[Replica]:
         return Shelf(self.path, "replica", "ur", Replica, self.space.remove)
 
@@ -56,6 +60,7 @@ class Pool:
         self.space.check(self.path)
         self.volumes.open()
         self.snapshots.open()
+        self.groups.open()
         self.replicas.open()
 
     def check(self) -> None:
@@ -102,6 +107,24 @@ class Pool:
             InUse: a node may write to the volume, and this kind of pool cannot copy it at one moment.
         """
         return self.snapshots.create(want, lambda share, it: self._copy_volume(it.volume, share, 0))
+
+    def snapshot_together(self, want: Group) -> Group:
+        """Make snapshots of several volumes, which show them at one moment: all of them or none.
+
+        Raises:
+            NotFound: a volume has gone.
+            InUse: nodes may write to several of them, or to one that cannot be copied at one moment.
+        """
+        return self.groups.create(want, self._copy_together)
+
+    def find_snapshot(self, snapshot_id: str) -> Snapshot | None:
+        """Return the record of a snapshot, taken alone or in a group."""
+        return self.snapshots.find(snapshot_id) or next((s for s in self._members() if s.id == snapshot_id), None)
+
+    def all_snapshots(self) -> Iterator[Snapshot]:
+        """Yield every snapshot, in no order."""
+        yield from self.snapshots.all()
+        yield from self._members()
 
     def keep(self, want: Replica) -> Replica:
         """Make the bytes of another node's volume, empty, or let them grow to ``want.size``; return the record.
@@ -174,10 +197,7 @@ class Pool:
             if volume.spec.type is VolumeType.MODEL:
                 (share / "data" / "versions").mkdir(mode=0o755)
         elif volume.source.is_snapshot:
-            with self.snapshots.lock(volume.source.id):
-                original = self.snapshots.home / volume.source.id / "share"
-                if not original.is_dir():
-                    raise NotFound(f"snapshot {volume.source.id} does not exist in pool {self.name!r}")
+            with self._snapshot_share(volume.source.id) as original:
                 self.space.copy(original, share, volume.size)
         else:
             self._copy_volume(volume.source.id, share, volume.size)
@@ -189,18 +209,59 @@ class Pool:
         (share / "data").chmod(mode)
         (share / "nodes").mkdir(mode=0o700)
 
+    def _members(self) -> Iterator[Snapshot]:
+        for group in self.groups.all():
+            yield from group.members
+
+    def _remove_members(self, share: Path) -> None:
+        if share.is_dir():
+            for member in share.iterdir():
+                self.space.remove(member)
+        remove_tree(share)
+
+    @contextmanager
+    def _snapshot_share(self, snapshot_id: str) -> Iterator[Path]:
+        """Give the bytes of a snapshot, which stays while the body runs."""
+        found = self.find_snapshot(snapshot_id)
+        shelf, id_ = (self.groups, found.group) if found and found.group else (self.snapshots, snapshot_id)
+        with shelf.lock(id_):
+            share = shelf.home / id_ / "share"
+            original = share / snapshot_id if found and found.group else share
+            if not original.is_dir():
+                raise NotFound(f"snapshot {snapshot_id} does not exist in pool {self.name!r}")
+            yield original
+
+    def _copy_together(self, share: Path, group: Group) -> None:
+        share.mkdir(mode=0o700)
+        with ExitStack() as locks:
+            for member in sorted(group.members, key=lambda each: each.volume):  # one order for all
+                locks.enter_context(self.volumes.lock(member.volume))
+            written = [each.volume for each in group.members if self._writers(each.volume)]
+            # Nobody can attach one now. Where at most one is written to, the others were the same at its moment.
+            if len(written) > (1 if self.space.is_atomic else 0):
+                raise InUse(
+                    f"volumes {', '.join(written)} are in use by writers: their snapshots would not be of one moment. "
+                    "Stop the pods of all but one (pools of type btrfs), or of all"
+                )
+            for member in group.members:
+                self._copy_now(member.volume, share / member.id, 0)
+
+    def _writers(self, volume_id: str) -> list[str]:
+        return [each.node for each in self.users(volume_id) if each.claim.writes]
+
     def _copy_volume(self, volume_id: str, share: Path, size: int) -> None:
         with self.volumes.lock(volume_id):
-            if not self.space.is_atomic:
-                writers = [each.node for each in self.users(volume_id) if not each.mode.is_read_only]
-                if writers:
-                    raise InUse(
-                        f"volume {volume_id} is in use on node {', '.join(writers)}, and pool {self.name!r} cannot "
-                        "copy it at one moment: stop its pods, or use a pool of type btrfs"
-                    )
-            self.space.copy(self.volumes.home / volume_id / "share", share, size)
-            for who_uses_it in ("nodes", "beats", "whole"):
-                remove_tree(share / who_uses_it)
+            if not self.space.is_atomic and (writers := self._writers(volume_id)):
+                raise InUse(
+                    f"volume {volume_id} is in use on node {', '.join(writers)}, and pool {self.name!r} cannot "
+                    "copy it at one moment: stop its pods, or use a pool of type btrfs"
+                )
+            self._copy_now(volume_id, share, size)
+
+    def _copy_now(self, volume_id: str, share: Path, size: int) -> None:
+        self.space.copy(self.volumes.home / volume_id / "share", share, size)
+        for who_uses_it in ("nodes", "beats", "whole"):
+            remove_tree(share / who_uses_it)
 
     def _refuse_in_use(self, volume_id: str) -> None:
         nodes = [each.node for each in self.users(volume_id)]

@@ -1,4 +1,5 @@
-"""Named things on disk that come into being and cease to be in one step each: volumes, snapshots, replicas.
+"""Named things on disk that come into being and cease to be in one step each: volumes, snapshots,
+groups of them, replicas.
 
     <kind>s/<id>/<kind>.json   the record: whoever can read it knows that the thing exists
     <kind>s/<id>/share/        its bytes
@@ -28,14 +29,14 @@ from typing import Generic, TypeVar
 import msgspec
 
 from csi_ub.locks import PATIENCE_S, hold
-from csi_ub.model import Replica, Snapshot, Volume, owner_tag
+from csi_ub.model import Group, Replica, Snapshot, Volume, new_id
 from csi_ub.pools.copy import remove_tree
 from ubhost import statefile
 from ubhost.errors import HostFault, NotFound
 from ubhost.kernel.beneath import open_beneath, open_folder
 
 VERSION = 1
-R = TypeVar("R", Volume, Snapshot, Replica)
+R = TypeVar("R", Volume, Snapshot, Replica, Group)
 
 log = logging.getLogger(__name__)
 
@@ -141,7 +142,7 @@ class Shelf(Generic[R]):
         Raises:
             HostFault: it could not be made; nothing is left.
         """
-        record = replace(want, id=want.id or f"{self.prefix}-{owner_tag(want.owner)}-{uuid.uuid4().hex}")
+        record = replace(want, id=want.id or new_id(self.prefix, want.owner))
         self._build(record, fill)
         return record
 

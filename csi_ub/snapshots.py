@@ -10,7 +10,7 @@ from csi_ub.model import Snapshot
 from csi_ub.ownvolumes import OwnVolumes
 from csi_ub.paging import page
 from csi_ub.requests import required
-from ubhost.errors import Conflict, NotFound
+from ubhost.errors import Conflict, InvalidRequest, NotFound
 
 
 class Snapshots(OwnVolumes):
@@ -32,6 +32,8 @@ class Snapshots(OwnVolumes):
     ) -> csi_pb2.DeleteSnapshotResponse:
         required(snapshot_id=request.snapshot_id)
         found = self.volumes.snapshot(request.snapshot_id)
+        if found and found[0].group:
+            raise InvalidRequest(f"snapshot {request.snapshot_id} is part of group {found[0].group}: delete that")
         if found:
             found[1].snapshots.delete(request.snapshot_id, lambda _: None)
         else:
@@ -44,7 +46,7 @@ class Snapshots(OwnVolumes):
         matching = (
             snapshot
             for pool in self.volumes.pools
-            for snapshot in pool.snapshots.all()
+            for snapshot in pool.all_snapshots()
             if request.snapshot_id in ("", snapshot.id) and request.source_volume_id in ("", snapshot.volume)
         )
         entries, token = page(matching, request.starting_token, request.max_entries)

@@ -53,7 +53,7 @@ class Volumes:
     def snapshot(self, snapshot_id: str) -> tuple[Snapshot, Pool] | None:
         """Return a snapshot of this node's pools and its pool, or ``None``."""
         for pool in self.pools:
-            snapshot = pool.snapshots.find(snapshot_id)
+            snapshot = pool.find_snapshot(snapshot_id)
             if snapshot:
                 return snapshot, pool
         return None
