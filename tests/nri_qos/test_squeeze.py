@@ -84,6 +84,16 @@ def test_noise_smaller_than_the_dead_band_moves_nothing() -> None:
     assert set(quotas) == {state.quota}
 
 
+def test_room_that_is_smaller_than_the_dead_band_is_not_taken_however_long_it_lasts() -> None:
+    less = 2.0 - DEAD_BAND * 8 / 1.25 * 0.9
+    assert set(run([seen(2.0), *[seen(less)] * 20])) == {3.5}
+
+
+def test_use_that_falls_is_half_believed_each_period() -> None:
+    quotas = run([seen(1.0), *[seen(0.5)] * CALM_PERIODS])
+    assert quotas[-1] == pytest.approx(6 - 1.25 * (0.5 + 0.5 / 2**CALM_PERIODS))
+
+
 def test_larger_noise_settles_at_the_lower_edge_and_does_not_oscillate() -> None:
     quotas = run([seen(2.0 + (0.5 if period % 2 else 0.0)) for period in range(40)])
     assert len(set(quotas[2:])) == 1
@@ -193,7 +203,12 @@ def test_a_node_with_bound_online_work_gives_less() -> None:
 
 
 machines = st.sampled_from(
-    [nodes.machine("0-3", "4-7"), nodes.machine("0"), nodes.machine("0-1,4-5", "2-3,6-7", threads=2, remote=1)]
+    [
+        nodes.machine("0-3", "4-7"),
+        nodes.machine("0"),
+        nodes.machine("0-1,4-5", "2-3,6-7", threads=2, remote=1),
+        replace(nodes.machine("0-1"), nodes=()),  # CPUs of no node
+    ]
 )
 
 
