@@ -17,7 +17,7 @@ from ubsim.runtime import Runtime
 
 
 def test_a_step_of_online_load_ends_the_period(runtime: Runtime, plugin: Plugin, tree: Tree) -> None:
-    plugin.start(config={"period": 5, "floor": 0.1})
+    plugin.start(config={"period": 3, "floor": 0.1})
     runtime.register()
     web, _ = start_pod(runtime, tree, "web", "LS", 1)
     batch, _ = start_pod(runtime, tree, "batch", "BE")
