@@ -61,6 +61,8 @@ class Config:
     each volume gets a password for each node; without it nodes are trusted by their address."""
     fencing: bool = False
     """Offer ControllerPublishVolume: the cluster says who may use a volume, and takes it from a node that is lost."""
+    inline_limit_bytes: int = 1 << 30
+    """Size of the largest volume that a pod may bring in its own manifest, and of one that names no size."""
     supernode: str = "default"
     metrics_address: str | None = None
     """Address (HOST:PORT) on which Prometheus metrics, /healthz and /readyz are served; nowhere if not given."""
@@ -73,6 +75,8 @@ class Config:
             size_of(size)
         if self.metrics_address is not None:
             host_and_port(self.metrics_address)
+        if self.inline_limit_bytes <= 0:
+            raise ValueError(f"inline_limit_bytes {self.inline_limit_bytes} is not a size")
         if not 0 < self.peer_port < 65536:
             raise ValueError(f"peer_port {self.peer_port} is not a port")
         _refuse_doubles("pool", [pool.name for pool in self.pools])

@@ -63,7 +63,12 @@ class Controller(Making, Snapshots, Attaching, csi_pb2_grpc.ControllerServicer):
     def ListVolumes(
         self, request: csi_pb2.ListVolumesRequest, context: grpc.ServicerContext
     ) -> csi_pb2.ListVolumesResponse:
-        found = {volume.id: (volume, pool) for pool in self.volumes.pools for volume in pool.volumes.all()}
+        found = {
+            volume.id: (volume, pool)
+            for pool in self.volumes.pools
+            for volume in pool.volumes.all()
+            if not volume.is_inline
+        }
         everything = (volume for volume, _ in found.values())
         entries, token = page(everything, request.starting_token, request.max_entries)
         return csi_pb2.ListVolumesResponse(

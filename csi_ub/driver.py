@@ -81,7 +81,12 @@ def prepare(mode: Mode, node_id: str, config: Config, roots: Roots) -> Driver:
         node = NodeVolumes(volumes, roots.run.absolute() / "volumes", Debts(roots.state.absolute() / "attached"))
         node.open()
         node.settle()
-        add.append(partial(csi_pb2_grpc.add_NodeServicer_to_server, Node(node, has_fencing=config.fencing)))
+        add.append(
+            partial(
+                csi_pb2_grpc.add_NodeServicer_to_server,
+                Node(node, has_fencing=config.fencing, inline_limit=config.inline_limit_bytes),
+            )
+        )
     return Driver(add, _observer(config, volumes, roots, check), volumes.peers)
 
 

@@ -129,6 +129,7 @@ class Volume:
     port: int = 0  # where the owner serves it; 0 if nothing listens
     sites: tuple["Site", ...] = ()  # other nodes that have all its bytes too, in an order that never changes
     fenced: tuple[str, ...] = ()  # nodes that must not reach it, although they may not have let go of it
+    is_inline: bool = False  # comes and goes with one pod
     publications: tuple["Publication", ...] = ()  # nodes that the cluster lets use it; see csi_ub.attaching
 
 

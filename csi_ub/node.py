@@ -4,10 +4,12 @@ import grpc
 from ubproto.csi.v1 import csi_pb2, csi_pb2_grpc
 
 from csi_ub.attaching import NODE
+from csi_ub.model import Capability, VolumeType, is_own_id
 from csi_ub.models.inline import EPHEMERAL, InlineModels, model_named
 from csi_ub.nodevolumes import NodeVolumes
 from csi_ub.reasons import NotStaged
 from csi_ub.requests import one_capability, required
+from csi_ub.scratch import Scratch
 
 _Rpc = csi_pb2.NodeServiceCapability.RPC
 _CAPABILITIES = (
@@ -21,10 +23,11 @@ _CAPABILITIES = (
 
 
 class Node(csi_pb2_grpc.NodeServicer):
-    def __init__(self, volumes: NodeVolumes, *, has_fencing: bool = False) -> None:
+    def __init__(self, volumes: NodeVolumes, *, has_fencing: bool = False, inline_limit: int = 1 << 30) -> None:
         self._volumes = volumes
         self._has_fencing = has_fencing
         self._models = InlineModels(volumes)
+        self._scratch = Scratch(volumes, inline_limit)
 
     def NodeStageVolume(
         self, request: csi_pb2.NodeStageVolumeRequest, context: grpc.ServicerContext
@@ -51,9 +54,7 @@ class Node(csi_pb2_grpc.NodeServicer):
         required(volume_id=request.volume_id, target_path=request.target_path)
         capability = one_capability(request)
         if request.volume_context.get(EPHEMERAL) == "true":
-            self._models.publish(
-                request.volume_id, model_named(request.volume_context), request.target_path, capability
-            )
+            self._publish_inline(request, capability)
             return csi_pb2.NodePublishVolumeResponse()
         if not request.staging_target_path:
             raise NotStaged(f"volume {request.volume_id}: staging_target_path is missing, but volumes are staged here")
@@ -71,8 +72,9 @@ class Node(csi_pb2_grpc.NodeServicer):
         self, request: csi_pb2.NodeUnpublishVolumeRequest, context: grpc.ServicerContext
     ) -> csi_pb2.NodeUnpublishVolumeResponse:
         required(volume_id=request.volume_id, target_path=request.target_path)
-        if not self._models.unpublish(request.volume_id, request.target_path):
-            self._volumes.unpublish(request.volume_id, request.target_path)
+        handle, target = request.volume_id, request.target_path
+        if not self._models.unpublish(handle, target) and not self._scratch.unpublish(handle, target):
+            self._volumes.unpublish(handle, target)
         return csi_pb2.NodeUnpublishVolumeResponse()
 
     def NodeGetCapabilities(
@@ -94,7 +96,7 @@ class Node(csi_pb2_grpc.NodeServicer):
         self, request: csi_pb2.NodeGetVolumeStatsRequest, context: grpc.ServicerContext
     ) -> csi_pb2.NodeGetVolumeStatsResponse:
         required(volume_id=request.volume_id, volume_path=request.volume_path)
-        stats = self._volumes.stats(request.volume_id, request.volume_path)
+        stats = self._volumes.stats(self._volume(request.volume_id), request.volume_path)
         units = csi_pb2.VolumeUsage
         return csi_pb2.NodeGetVolumeStatsResponse(
             usage=[
@@ -104,6 +106,20 @@ class Node(csi_pb2_grpc.NodeServicer):
             ],
             volume_condition=csi_pb2.VolumeCondition(abnormal=bool(stats.fault), message=stats.fault or "well"),
         )
+
+    def _publish_inline(self, request: csi_pb2.NodePublishVolumeRequest, capability: Capability) -> None:
+        context, handle, target = request.volume_context, request.volume_id, request.target_path
+        if "model" in context or context.get("type") == VolumeType.MODEL.value:
+            self._models.publish(handle, model_named(context), target, capability)
+        else:
+            self._scratch.publish(handle, context, target, capability, readonly=request.readonly)
+
+    def _volume(self, handle: str) -> str:
+        """Return the id of a volume: of one that a pod brought, kubelet knows the handle only."""
+        if is_own_id(handle):
+            return handle
+        found = self._scratch.find(handle)
+        return found[0].id if found else handle
 
     def NodeExpandVolume(
         self, request: csi_pb2.NodeExpandVolumeRequest, context: grpc.ServicerContext

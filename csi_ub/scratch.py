@@ -1,0 +1,133 @@
+"""Space right in a pod's manifest: an inline ephemeral volume, made when it is published and gone with its pod.
+
+The attributes come from the pod's author: nothing but a size is taken from them, and that is bounded by the driver's
+configuration. The volume lies in a pool like any other, under a name made of the pod's handle. So what kubelet tells
+when the pod ends, the handle and the path, is enough to find and remove it, also after a restart or a reboot.
+"""
+
+import re
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from csi_ub.engines.base import Reach
+from csi_ub.locks import hold
+from csi_ub.model import Capability, Spec, Volume
+from csi_ub.nodevolumes import NodeVolumes
+from csi_ub.ownvolumes import refuse_too_large
+from csi_ub.pool import Pool
+from csi_ub.reasons import OutOfRange
+from ubhost.errors import InvalidRequest
+
+_FROM_KUBERNETES = "csi.storage.k8s.io/"
+_SIZE = re.compile(r"([0-9]{1,15})(Ki|Mi|Gi|Ti|k|M|G|T)?")
+_UNITS = {"Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30, "Ti": 1 << 40, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
+
+
+@dataclass(frozen=True, slots=True)
+class Scratch:
+    """The scratch volumes of pods of this node; one has at most ``largest`` bytes, and so many if it says nothing."""
+
+    node: NodeVolumes
+    largest: int
+
+    def publish(
+        self, handle: str, context: Mapping[str, str], target: str, capability: Capability, *, readonly: bool
+    ) -> None:
+        """Make the volume of ``handle``, if it is not there, and show it at ``target``.
+
+        Raises:
+            InvalidRequest: an attribute is none that a pod may give.
+            OutOfRange: it wants more than a pod may have.
+            Exhausted: the pool has not so much left.
+        """
+        size = _size(context, self.largest)
+        with hold(self._folder(), f"inline {handle}"):
+            found = self.find(handle)
+            volume, pool = found or self._make(handle, size)
+            reach = self._reach(volume, pool)
+            staging = self._staging(volume)
+            staging.mkdir(parents=True, exist_ok=True, mode=0o700)
+            try:
+                self.node.stage(volume.id, str(staging), capability, reach.context)
+                self.node.publish(volume.id, str(staging), target, capability, reach.context, readonly=readonly)
+            except BaseException:
+                if found is None:  # nobody would come back for it
+                    self._remove(volume, pool, target)
+                raise
+
+    def unpublish(self, handle: str, target: str) -> bool:
+        """Take the volume away with all it holds; whether ``handle`` was one of ours."""
+        with hold(self._folder(), f"inline {handle}"):
+            found = self.find(handle)
+            if found:
+                self._remove(*found, target)
+            return found is not None
+
+    def find(self, handle: str) -> tuple[Volume, Pool] | None:
+        """Return the volume of a pod's handle."""
+        for pool in self.node.volumes.pools:
+            volume = pool.volumes.called(_name(handle))
+            if volume and volume.is_inline:
+                return volume, pool
+        return None
+
+    def _make(self, handle: str, size: int) -> tuple[Volume, Pool]:
+        pools = self.node.volumes.pools
+        pool = next((each for each in pools if each.space.has_quota), pools[0])
+        want = Volume(
+            id="",
+            name=_name(handle),
+            owner=self.node.volumes.node,
+            pool=pool.name,
+            spec=replace(Spec(), engine="bind"),
+            size=size,
+            created=int(time.time()),
+            is_inline=True,
+        )
+        refuse_too_large(want, pool)
+        with pool.volumes.name_lock(want.name):
+            return pool.create(want), pool
+
+    def _remove(self, volume: Volume, pool: Pool, target: str) -> None:
+        self.node.unpublish(volume.id, target)
+        self.node.unstage(volume.id, str(self._staging(volume)))
+        engine = self.node.volumes.engine(self._reach(volume, pool))
+        pool.delete(volume.id, lambda it: engine.retire(it, pool), lambda it: engine.prepare(it, pool))
+        with suppress(OSError):
+            self._staging(volume).rmdir()
+
+    def _reach(self, volume: Volume, pool: Pool) -> Reach:
+        engine = self.node.volumes.engines.named(volume.engine)
+        return Reach(volume.id, volume.owner, engine.context(volume, pool), pool)
+
+    def _staging(self, volume: Volume) -> Path:
+        return self._folder() / volume.id
+
+    def _folder(self) -> Path:
+        folder = self.node.run / "inline"
+        folder.mkdir(exist_ok=True, mode=0o700)
+        return folder
+
+
+def _name(handle: str) -> str:
+    return f"inline {handle}"
+
+
+def _size(context: Mapping[str, str], largest: int) -> int:
+    given = {key: value for key, value in context.items() if not key.startswith(_FROM_KUBERNETES)}
+    if unknown := sorted(given.keys() - {"size", "type"}):
+        raise InvalidRequest(f"inline volume: unknown attribute {', '.join(map(repr, unknown))}; a pod may give size")
+    if given.get("type", "filesystem") != "filesystem":
+        raise InvalidRequest(f"inline volume: type is {given['type']!r}, not filesystem, or model with a model's name")
+    if "size" not in given:
+        return largest
+    found = _SIZE.fullmatch(given["size"])
+    size = int(found[1]) * _UNITS.get(found[2] or "", 1) if found else 0
+    if not size:
+        raise InvalidRequest(f"inline volume: size is {given['size']!r}, not a size such as 100Mi")
+    if size > largest:
+        raise OutOfRange(f"inline volume: {size} bytes are more than the {largest} of inline_limit_bytes")
+    return size
