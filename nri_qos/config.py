@@ -72,19 +72,24 @@ class RemoteBudget:
 
 @dataclass(frozen=True, slots=True)
 class Eviction:
-    """Of offline pods while memory stays short. ``after`` so many seconds; ``None`` is never."""
+    """Of offline pods, when nothing else has freed enough memory."""
 
     after: Annotated[float, Meta(ge=1)] | None = None
+    """Seconds for which memory must have been short; never, if not given."""
+
     every: Annotated[float, Meta(ge=1)] = 60.0
-    """Seconds between two."""
+    """Seconds between two of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Resctrl:
-    """Percent that offline work may use in all, of what the processor can divide; ``None`` is no limit."""
+    """What offline work may use of what the processor can divide."""
 
     cache: Annotated[int, Meta(ge=1, le=100)] | None = None
+    """Percent of each last-level cache that offline work may fill; all, if not given."""
+
     bandwidth: Annotated[int, Meta(ge=1, le=100)] | None = None
+    """Percent of the memory bandwidth that offline work may use; all, if not given."""
 
 
 @dataclass(frozen=True, slots=True)
