@@ -2,8 +2,9 @@
 
 The built executables, the agent running, host-local as IPAM on every side, all by turns in one run, in a network
 namespace of our own. The UB side is the simulator (level: stand-in): its netdevs are veths, and exposing the device
-and moving its 21 EIDs is talk with its daemon, which the peers do not have. Ends with ``ratio R``: the median of
-ADD + DEL of ub-cni over that of host-device. The budget is 0.7; for 32 ADDs at a time it is 1.
+and moving its 21 EIDs is talk with its daemon, which the peers do not have. A second table says what a call of
+ub-cni is made of, each part measured by itself in the same rounds. Ends with ``ratio R``: the median of ADD + DEL of
+ub-cni over that of host-device. The budget is 0.7; for 32 ADDs at a time it is 1.
 """
 
 import json
@@ -20,8 +21,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bench.startup import VERSION, milliseconds
+
 ROUNDS = 40
 CROWD = 32
+VERBS = ("ADD", "DEL")
 REPOSITORY = Path(__file__).resolve().parents[1]
 BUNDLE = Path(os.environ.get("UB_BIN_DIR", REPOSITORY / "dist" / "ub-node"))
 PEERS = Path("/usr/lib/cni")  # Debian's containernetworking-plugins
@@ -56,6 +60,7 @@ CONTENDERS = (
     Contender("host-device", PEERS / "host-device", {"type": "host-device"}, "device", "hd{}"),
     Contender("bridge", PEERS / "bridge", {"type": "bridge", "bridge": "bench0"}),
 )
+HOST_LOCAL = Contender("host-local", PEERS / "host-local", {})
 
 
 def main() -> int:
@@ -63,21 +68,49 @@ def main() -> int:
         command = [str(REPOSITORY / "packaging/in-namespaces"), sys.executable, "-m", "bench.cni"]
         return subprocess.run(command, check=False, cwd=REPOSITORY).returncode
     with machine() as (folder, environ):
-        times = by_turns(folder, environ)
+        times, parts = by_turns(folder, environ)
         lone = without_agent(folder, environ)
         crowd = {c.name: in_parallel(c, folder, environ) for c in CONTENDERS[:2]}
-    return report(times, lone, crowd)
+    return report(times, parts, lone, crowd)
 
 
-def by_turns(folder: Path, environ: Mapping[str, str]) -> dict[str, dict[str, list[float]]]:
-    times: dict[str, dict[str, list[float]]] = {c.name: {"ADD": [], "DEL": []} for c in CONTENDERS}
+Times = dict[str, dict[str, list[float]]]
+START, IPAM, AGENT, MOVE, REST = PARTS = (
+    "start of the shim",
+    "host-local, beside the move",
+    "in the agent",
+    "the kernel's move in it",
+    "… and all the rest in it",
+)
+
+
+def by_turns(folder: Path, environ: Mapping[str, str]) -> tuple[Times, Times]:
+    """Return what calls took, by contender and verb, and what the parts of ub-cni's took, by part and verb."""
+    times: Times = {c.name: {"ADD": [], "DEL": []} for c in CONTENDERS}
+    parts: Times = {part: {"ADD": [], "DEL": []} for part in PARTS}
     confs = {c.name: c.conf(folder, 1) for c in CONTENDERS}
+    alone = CONTENDERS[0].conf(folder, CROWD + 1)
     for _ in range(ROUNDS):
         for contender in CONTENDERS:
-            for verb in ("ADD", "DEL"):
+            for verb in VERBS:
                 call = Call(contender, verb, confs[contender.name], "pod1", environ)
                 times[contender.name][verb].append(call.wait())
-    return times
+        for verb in VERBS:
+            parts[START][verb].append(milliseconds([str(BUNDLE / "ub-cni")], VERSION))
+            parts[IPAM][verb].append(Call(HOST_LOCAL, verb, alone, "pod2", environ).wait())
+    parts[AGENT], parts[MOVE] = agent_times(folder)
+    for verb in VERBS:
+        parts[REST][verb] = [call - move for call, move in zip(parts[AGENT][verb], parts[MOVE][verb], strict=True)]
+    return times, parts
+
+
+def agent_times(folder: Path) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
+    """What the agent says in its log that calls took, and the kernel's moves within them."""
+    lines = [json.loads(line) for line in (folder / "agent.log").read_text().splitlines()]
+    calls = {verb: [line["ms"] for line in lines if line.get("verb") == verb] for verb in VERBS}
+    targets = {"ADD": "pod", "DEL": "host"}
+    moves = {verb: [line["ms"] for line in lines if line.get("to") == targets[verb]] for verb in VERBS}
+    return calls, moves
 
 
 def without_agent(folder: Path, environ: Mapping[str, str]) -> dict[str, list[float]]:
@@ -159,8 +192,8 @@ def machine() -> Iterator[tuple[Path, dict[str, str]]]:
             sh(f"ip link add hd{number} type veth peer name hp{number}")
             sh(f"ip link set hp{number} up")
         environ = {"PATH": os.environ["PATH"], "UB_ROOT": str(folder / "up/node0")}
-        quiet = subprocess.DEVNULL
-        agent = subprocess.Popen([BUNDLE / "ub-agent"], env=environ, stdout=quiet, stderr=quiet)
+        log = stack.enter_context((folder / "agent.log").open("wb"))
+        agent = subprocess.Popen([BUNDLE / "ub-agent"], env=environ, stdout=log, stderr=log)
         stack.callback(agent.wait)
         stack.callback(agent.terminate)
         socket = Path(environ["UB_ROOT"], "run/ub-node/agent.sock")
@@ -172,23 +205,29 @@ def machine() -> Iterator[tuple[Path, dict[str, str]]]:
         yield folder, environ
 
 
-def report(
-    times: Mapping[str, Mapping[str, list[float]]], lone: Mapping[str, list[float]], crowd: Mapping[str, float]
-) -> int:
+def report(times: Times, parts: Times, lone: Mapping[str, list[float]], crowd: Mapping[str, float]) -> int:
     rows = {**times, "ub-cni, no agent": lone}
     both = {name: [a + d for a, d in zip(row["ADD"], row["DEL"], strict=True)] for name, row in rows.items()}
     peer = statistics.median(both["host-device"])
     print(f"{ROUNDS} rounds by turns; milliseconds; load {os.getloadavg()[0]:.1f} on {os.cpu_count()} CPUs;"
           " UB side: simulator (stand-in)\n")  # fmt: skip
-    print(f"{'':<20}{'ADD p50':>9}{'p95':>8}{'DEL p50':>9}{'p95':>8}{'both p50':>10}{'/ host-device':>15}")
+    print(f"{'':<28}{'ADD p50':>9}{'p95':>8}{'DEL p50':>9}{'p95':>8}{'both p50':>10}{'/ host-device':>15}")
     for name, row in rows.items():
-        cells = "".join(f"{statistics.median(v):>9.1f}{_p95(v):>8.1f}" for v in (row["ADD"], row["DEL"]))
         median = statistics.median(both[name])
-        print(f"{name:<20}{cells}{median:>10.1f}{median / peer:>15.2f}")
+        print(f"{_row(name, row)}{median:>10.1f}{median / peer:>15.2f}")
+    print("\nof a call of ub-cni:")
+    for name, row in parts.items():
+        print(_row(name, row))
+    floor = sum(statistics.median(values) for part in (START, MOVE) for values in parts[part].values())
+    print(f"start and move alone, ADD + DEL: {floor:.1f}, ratio {floor / peer:.2f}")
     print(f"\n{CROWD} ADDs at a time, wall: " + ", ".join(f"{name} {ms:.0f} ms" for name, ms in crowd.items()))
     print(f"ratio of walls {crowd['ub-cni'] / crowd['host-device']:.2f}")
     print(f"\nratio {statistics.median(both['ub-cni']) / peer:.2f}")
     return 0
+
+
+def _row(name: str, row: Mapping[str, list[float]]) -> str:
+    return f"{name:<28}" + "".join(f"{statistics.median(row[verb]):>9.1f}{_p95(row[verb]):>8.1f}" for verb in VERBS)
 
 
 def _p95(values: list[float]) -> float:

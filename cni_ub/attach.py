@@ -1,8 +1,8 @@
 """ADD: everything is checked before anything changes, and all is taken back if any of it fails.
 
 Order: judge the request -> lock the attachment, then the device -> heal what a killed call left there -> write the
-ledger -> start IPAM, and move the link and the device while it works -> addresses -> look from inside the pod ->
-say so in the ledger -> answer.
+ledger -> move the link, and meanwhile the device, and let IPAM work -> addresses -> look from inside the pod -> say so
+in the ledger -> answer.
 
 Source: design section 4; containernetworking/cni SPEC.md 1.1.0, "ADD"; reference/cni.md section 4, B and C.
 """
@@ -10,7 +10,7 @@ Source: design section 4; containernetworking/cni SPEC.md 1.1.0, "ADD"; referenc
 import logging
 import time
 from collections.abc import Iterable
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -20,6 +20,7 @@ from cni_ub.beside import beside
 from cni_ub.choice import choose_device
 from cni_ub.errors import DelegateFailed, Drifted
 from cni_ub.host import Host
+from cni_ub.identity import identity_of
 from cni_ub.ipam import Ipam, Running
 from cni_ub.node import Node
 from cni_ub.plan import (
@@ -43,7 +44,7 @@ from ubhost.errors import Busy, Conflict, HostFault, InvalidRequest, NotFound, U
 from ubhost.kernel import netns
 from ubhost.model import Link
 from ubhost.provider import Device, Kind, Provider, Sharing
-from ubhost.record import Delegate, Identity, OriginalLink, Record, State
+from ubhost.record import Delegate, OriginalLink, Record, State
 
 LOG = logging.getLogger("cni_ub")
 PATIENCE = 10.0  # seconds to wait for an attachment or a device that another call has locked
@@ -262,27 +263,30 @@ class _Attaching:
         return before.min_mbps, before.max_mbps
 
     def _attach(self, want: Wanted, seen: Seen, ipam: Ipam | None) -> Result:
-        """Bring link, device and addresses together. The kernel's move takes long and leaves us nothing to do.
+        """Bring link, device and addresses together.
 
-        An RDMA device goes first and alone: a soft one dies when its netdev leaves the namespace, so it must have
-        refused to move before that.
+        The link goes first, because the kernel's move takes long and leaves us nothing to do: IPAM and the device are
+        seen to meanwhile. But an RDMA device goes before it and alone: a soft one dies when its netdev leaves the
+        namespace, so it must have refused to move before that.
         """
         is_rdma = self.node.provider.kind is Kind.RDMA
         if is_rdma:
             self._attach_device(want)
-        with nullcontext() if is_rdma else beside(lambda: self._attach_device(want)), ExitStack() as failing:
-            running = ipam.start_add() if ipam else None
-            if running:
-                self.host.stop.watch(running.process)
-                failing.callback(running.kill)
-            apply(plan_link(want, seen), self._do)
-            given = self._given(ipam, running) if ipam and running else self._kept()
+        with ExitStack() as failing:
+            with beside(lambda: apply(plan_link(want, seen), self._do)):
+                running = ipam.start_add() if ipam else None
+                if running:
+                    self.host.stop.watch(running.process)
+                    failing.callback(running.kill)
+                if not is_rdma:
+                    self._attach_device(want)
+                given = self._given(ipam, running) if ipam and running else self._kept()
             failing.pop_all()
-            apply(_plan_addresses(self.node, want, given), self._do)
-            apply(plan_rates(want, self.node.observe_rates(want)), self._do)
-            missing = plan_link(want, self.node.observe_link(want))
-            rates = plan_rates(want, self.node.observe_rates(want))
-            self._refuse_missing((*missing, *_plan_addresses(self.node, want, given), *rates))
+        apply(_plan_addresses(self.node, want, given), self._do)
+        apply(plan_rates(want, self.node.observe_rates(want)), self._do)
+        missing = plan_link(want, self.node.observe_link(want))
+        rates = plan_rates(want, self.node.observe_rates(want))
+        self._refuse_missing((*missing, *_plan_addresses(self.node, want, given), *rates))
         return given
 
     def _attach_device(self, want: Wanted) -> None:
@@ -403,10 +407,6 @@ def _wants_zero_copy(conf: NetConf) -> bool:
 
 def _slots(device: Device) -> tuple[tuple[str, int, str], ...]:
     return tuple((slot.device, slot.index, str(slot.eid)) for slot in device.eids if not slot.eid.is_zero)
-
-
-def identity_of(link: Link) -> Identity:
-    return Identity(link.kind, link.parent, link.permanent_mac, link.peer if link.peer_netns is None else 0)
 
 
 def _original(link: Link, want: Wanted, addresses: tuple[str, ...]) -> OriginalLink:

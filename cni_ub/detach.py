@@ -54,17 +54,20 @@ def _records(host: Host, request: Request, pod: int | None, problems: list[str])
 def _unrecorded(host: Host, request: Request, pod: int | None) -> tuple[Record, ...]:
     """Find a device whose record is lost by the mark on its link, unless somebody else owns it now.
 
-    The pod can write that mark too: what is not provably a device's netdev is none of our business.
+    The pod can write that mark too: what is not provably a device's netdev is none of our business. If it renamed the
+    link, the device is known to be this attachment's only where the pod has no other one that nobody owns.
     """
     if pod is None:
         return ()
     with Node(host.provider_or_absent(), pod) as node:
-        netdev = node.unrecorded_netdev(request.ifname)
-        if not netdev:
+        netdevs = node.unrecorded_netdevs(request.ifname)
+        if not netdevs:
             return ()
-        device = next((device.id for device in node.provider.devices() if device.netdev == netdev), None)
-    if device is None or device in host.ledger.held():
+        found = {device.id for device in node.provider.devices() if device.netdev in netdevs}
+    unowned = found - host.ledger.held().keys()
+    if len(unowned) != 1:
         return ()
+    device = unowned.pop()
     LOG.warning("the record of an attachment is lost; its link tells what to release", extra={"device": device})
     return (Record(device, request.container, request.ifname, request.conf.name, is_damaged=True),)
 

@@ -7,14 +7,18 @@ Source: design section 4; reference/cni.md section 4 (H18 to H23); reference/ub.
 
 import contextlib
 import errno
+import logging
 import os
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from cni_ub import shaping
 from cni_ub.errors import NamespaceRefused
+from cni_ub.identity import Proofs
 from cni_ub.plan import Held, Seen, Wanted, fallback_name, read_mark
 from cni_ub.steps import (
     Address,
@@ -42,11 +46,12 @@ from cni_ub.steps import (
     Step,
 )
 from ubhost.errors import Conflict, HostFault, NotFound
-from ubhost.kernel import netns, tc
+from ubhost.kernel import netns
 from ubhost.kernel.rtnl import Refused, Rtnl
 from ubhost.model import Link
 from ubhost.provider import Bandwidth, EidSlot, Provider
-from ubhost.record import OriginalLink
+
+LOG = logging.getLogger("cni_ub")
 
 
 class Node:
@@ -60,6 +65,7 @@ class Node:
             opened.callback(os.close, self._here)
             self._indexes: dict[tuple[Side, str], int] = {}
             self._host = opened.enter_context(Rtnl(label="the host"))
+            self._proofs = Proofs(self._host)
             self._pod = opened.enter_context(Rtnl(pod, label="the pod")) if pod is not None else None
             self._opened = opened.pop_all()
 
@@ -137,89 +143,27 @@ class Node:
         if self._pod is None:
             return None
         named = self._pod.link(ifname)
-        if named and self._is_ours_in_pod(named, held):
+        if named and self._proofs.is_ours_in_pod(named, held, self.pod):
             return named
-        return next((link for link in self._pod.links() if self._is_ours_in_pod(link, held)), None)
+        links = self._pod.links()
+        return next((link for link in links if self._proofs.is_ours_in_pod(link, held, self.pod)), None)
 
     def _find_on_host(self, held: Held) -> Link | None:
         """Find it on the host under its name, or come back under another one when the pod died."""
         named = self._host.link(held.link.name) if held.link else None
-        if named and self._is_ours_on_host(named, held):
+        if named and self._proofs.is_ours_on_host(named, held):
             return named
-        return next((link for link in self._host.links() if self._is_ours_on_host(link, held)), None)
+        return next((link for link in self._host.links() if self._proofs.is_ours_on_host(link, held)), None)
 
-    def unrecorded_netdev(self, name: str) -> str:
-        """Return what a link of the pod was called on the host, if its mark can be believed; "" if not."""
-        link = self.link_in_pod(name)
-        found = read_mark(link.alias) if link else None
-        return found.name if link and found and self._is_marked(link, found.name, self.pod) else ""
+    def unrecorded_netdevs(self, ifname: str) -> tuple[str, ...]:
+        """Return what links of the pod were called on the host, where their marks can be believed.
 
-    def _is_ours_in_pod(self, link: Link, held: Held) -> bool:
-        """Whether a link of the pod is the netdev that we brought there.
-
-        A pod with CAP_NET_ADMIN can write any alias and make a link of any number and hardware address, so these
-        count only if there is nothing better: a netdev without a device of its own, or an older version's record.
+        If the link ``ifname`` is one of them, only that: the pod did not rename it.
         """
-        if held.link is None:
-            return self._is_marked(link, held.netdev, self.pod)
-        proven = self._proves(held.link, link, self.pod)
-        if proven is not None:
-            return proven
-        found = read_mark(link.alias)
-        if held.link.pod_index:
-            return link.index == held.link.pod_index and (bool(found) or link.mac == held.link.mac)
-        return bool(found and found.name == held.link.name and link.mac == held.link.mac)
-
-    def _is_stray(self, link: Link, held: Held, netns: int) -> bool:
-        if held.link is None:
-            return False
-        proven = self._proves(held.link, link, netns)
-        if proven is not None:
-            return proven
-        found = read_mark(link.alias)
-        return bool(found and found.name == held.link.name and link.mac == held.link.mac)
-
-    def _is_ours_on_host(self, link: Link, held: Held) -> bool:
-        found = read_mark(link.alias)
-        if held.link is None:
-            return self._is_marked(link, held.netdev, None)
-        if not found and link.name == held.link.name == held.netdev:  # never moved, or made anew
-            return True
-        proven = self._proves(held.link, link, None)
-        if proven is not None:
-            return proven
-        if found:
-            return found.name == held.link.name
-        return link.mac == held.link.mac and link.index in (held.link.index, held.link.pod_index)
-
-    def _is_marked(self, link: Link, netdev: str, netns: int | None) -> bool:
-        """Whether a link without a record is ``netdev``: it says so, nobody else is, and no pod can have made it."""
-        found = read_mark(link.alias)
-        if not found or found.name != netdev or self._host.link(netdev) not in (None, link):
-            return False
-        if link.peer:
-            return self._is_wired(link.peer, link, netns)
-        return bool(link.parent or (link.permanent_mac and not link.kind))
-
-    def _proves(self, original: OriginalLink, link: Link, netns: int | None) -> bool | None:
-        """Whether a link in ``netns`` (``None``: the host) is the record's; ``None`` if the record cannot tell."""
-        identity = original.identity
-        if identity is None:
-            return None
-        if link.kind != identity.kind:
-            return False
-        if identity.peer:
-            return self._is_wired(identity.peer, link, netns)
-        if identity.parent or identity.permanent_mac:
-            return (link.parent, link.permanent_mac) == (identity.parent, identity.permanent_mac)
-        return None
-
-    def _is_wired(self, peer: int, link: Link, netns: int | None) -> bool:
-        """Whether the other end of the host's veth number ``peer`` is this link; asked of the host's end."""
-        end = self._host.link_at(peer)
-        if end is None or end.peer != link.index:
-            return False
-        return end.peer_netns == (None if netns is None else self._host.nsid(netns))
+        links = self._pod.links() if self._pod else ()
+        marks = ((link, read_mark(link.alias)) for link in links)
+        ours = {link.name: m.name for link, m in marks if m and self._proofs.is_marked(link, m.name, self.pod)}
+        return (ours[ifname],) if ifname in ours else tuple(ours.values())
 
     def fetch_stray(self, held: Held) -> bool:
         """Bring our netdev to the host if the pod moved it on, into a namespace that it made; whether it was found."""
@@ -232,7 +176,7 @@ class Node:
             try:
                 with Rtnl(fd, label=f"net:[{inode}]") as elsewhere:
                     for link in elsewhere.links():
-                        if self._is_stray(link, held, fd):
+                        if self._proofs.is_ours_elsewhere(link, held, fd):
                             elsewhere.move(link.index, self._here, fallback_name(link))
                             return True
             except HostFault:  # it died while we looked
@@ -243,16 +187,7 @@ class Node:
 
     def observe_rates(self, want: Wanted) -> Seen:
         """Look at the limits of a link in the pod, of those that are wanted."""
-        link = self.link_in_pod(want.ifname)
-        if link is None or self._pod is None:
-            return Seen()
-        shaper = self._pod.link(want.shaper) if want.shaper else None
-        return Seen(
-            sending=tc.limit_of(self._pod, link.index) if want.sending else None,
-            receiving=tc.limit_of(self._pod, shaper.index)
-            if shaper and tc.is_redirected(self._pod, link.index)
-            else None,
-        )
+        return shaping.observe(self._pod, want) if self._pod else Seen()
 
     # What is done
 
@@ -277,7 +212,7 @@ class Node:
             case Route():
                 self._route(step)
             case LimitSending() | LimitReceiving():
-                self._limit(step)
+                shaping.limit(self._socket(Side.POD), step)
             case _:
                 self._set(step)
 
@@ -310,11 +245,14 @@ class Node:
         link = self._link(step.at, step.name)
         if target.link(step.to_name):
             raise Conflict(f"{step.to_name} exists on the {step.to.value} already")
+        began = time.monotonic()
         try:
             source.move(link.index, self._fd(step.to), step.to_name)
         except Refused as refused:
             self._take_back(step, link)
             raise HostFault(f"cannot move {step.name} to the {step.to.value} as {step.to_name}: {refused}") from refused
+        ms = round((time.monotonic() - began) * 1000, 1)
+        LOG.info("the kernel moved a netdev", extra={"link": step.name, "to": step.to.value, "ms": ms})
 
     def _take_back(self, step: Move, link: Link) -> None:
         """A move whose new name was taken meanwhile has happened, under the old name. Source: design section 11."""
@@ -363,36 +301,6 @@ class Node:
         socket, index = self._target(step)
         with _tolerating(errno.EEXIST if step.present else errno.ESRCH):
             (socket.add_route if step.present else socket.remove_route)(index, step.route)
-
-    def _limit(self, step: LimitSending | LimitReceiving) -> None:
-        pod = self._socket(Side.POD)
-        link = pod.link(step.name) if step.name else None
-        if isinstance(step, LimitReceiving):
-            self._limit_receiving(pod, link, step)
-            return
-        if link is None:
-            raise NotFound(f"no link {step.name} on the pod")
-        if step.rate is None:
-            tc.unlimit(pod, link.index)
-        else:
-            tc.limit(pod, link.index, step.rate)
-
-    def _limit_receiving(self, pod: Rtnl, link: Link | None, step: LimitReceiving) -> None:
-        shaper = pod.link(step.shaper)
-        if step.rate is None:
-            if link:
-                tc.unredirect(pod, link.index)
-            if shaper:
-                pod.delete(shaper.index)
-            return
-        if link is None:
-            raise NotFound(f"no link {step.name} on the pod")
-        if shaper is None:
-            pod.add_ifb(step.shaper)
-            shaper = self._link(Side.POD, step.shaper)
-        tc.limit(pod, shaper.index, step.rate)
-        tc.unredirect(pod, link.index)
-        tc.redirect(pod, link.index, shaper.index)
 
     def _allow_ipv6(self, step: Address) -> None:
         """Many images and runtimes switch IPv6 off for new links; who gets an IPv6 address wants it on."""

@@ -157,9 +157,11 @@ def test_del_works_with_a_torn_record(machine: Machine, pod: str, attached: tupl
     assert machine.state()[0][0].alias == "native-1"
 
 
-def test_del_works_with_a_lost_record(machine: Machine, pod: str, attached: tuple[object, ...]) -> None:
+@pytest.mark.parametrize("name", ["net1", "stolen"])
+def test_del_works_with_a_lost_record(machine: Machine, pod: str, attached: tuple[object, ...], name: str) -> None:
     (record,) = (machine.root / "var/lib/ub-node/attachments").iterdir()
     record.unlink()
+    ip(f"-n pod-1 link set net1 down name {name}")
     assert delete(machine, pod) == 0
     assert machine.members_in(pod) == ()
     assert machine.names_in(pod) == {"lo"}
