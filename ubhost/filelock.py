@@ -6,14 +6,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from ubhost.errors import HostFault
+from ubhost.errors import Busy, HostFault
 
 
 @contextmanager
-def locked(path: Path, *, folder_mode: int = 0o700) -> Iterator[None]:
-    """Wait for the lock, and hold it for the body; the folder is made where there is none.
+def locked(path: Path, *, folder_mode: int = 0o700, waits: bool = True) -> Iterator[None]:
+    """Hold the lock for the body, and wait for it unless told not to; the folder is made where there is none.
 
     Raises:
+        Busy: somebody else holds it, and we do not wait.
         HostFault: the file cannot be made, or something else is in its place.
     """
     try:
@@ -22,7 +23,10 @@ def locked(path: Path, *, folder_mode: int = 0o700) -> Iterator[None]:
     except OSError as error:
         raise HostFault(f"cannot lock {path}: {error.strerror or error}") from error
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | (0 if waits else fcntl.LOCK_NB))
+        except BlockingIOError as error:
+            raise Busy(f"{path} is locked by another process") from error
         yield
     finally:
         os.close(fd)

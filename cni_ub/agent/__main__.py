@@ -12,13 +12,14 @@ from cni_ub.agent import checkup
 from cni_ub.agent.config import AgentConfig
 from cni_ub.agent.metrics import Calls
 from cni_ub.agent.reconciler import Reconciler
-from cni_ub.agent.server import Server, refuse_rival
+from cni_ub.agent.server import Server
 from cni_ub.agent.service import Service
 from cni_ub.agent.services import services
 from cni_ub.host import Host
 from cni_ub.kubelet import devices_of
 from ubhost import config, log, providers
-from ubhost.errors import InvalidRequest, UbError
+from ubhost.errors import Busy, InvalidRequest, UbError
+from ubhost.filelock import locked
 from ubhost.ledger import Ledger
 from ubhost.notify import Manager
 from ubhost.provider import Provider
@@ -39,16 +40,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     log.set_up(settings.log_level)
     try:
-        _run(settings, until_told())
+        roots = Roots.from_environ()
+        with locked(roots.run / "agent.lock", waits=False):  # before anything of ours takes kubelet's sockets from it
+            _run(settings, roots, until_told())
+    except Busy as error:
+        print(f"ub-agent: another ub-agent is at work on this host: {error}", file=sys.stderr)
+        return 1
     except UbError as error:
         print(f"ub-agent: {error}", file=sys.stderr)
         return 1
     return 0
 
 
-def _run(settings: AgentConfig, stop: threading.Event) -> None:
-    roots, manager = Roots.from_environ(), Manager.from_environ()
-    refuse_rival(roots.agent_socket)  # before anything of ours takes kubelet's sockets from it
+def _run(settings: AgentConfig, roots: Roots, stop: threading.Event) -> None:
+    manager = Manager.from_environ()
     started: list[Service] = []
     try:
         for service in _services(settings, roots):

@@ -125,7 +125,7 @@ def _listen(path: Path) -> socket.socket:
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        refuse_rival(path)
+        _refuse_rival(path)
         path.unlink(missing_ok=True)
         listener.bind(str(path))
         path.chmod(0o600)
@@ -138,7 +138,7 @@ def _listen(path: Path) -> socket.socket:
     return listener
 
 
-def refuse_rival(path: Path) -> None:
+def _refuse_rival(path: Path) -> None:
     """Do not take the socket from a living agent; one that was killed leaves its socket behind.
 
     Raises:

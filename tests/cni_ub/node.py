@@ -72,10 +72,13 @@ class SimulatedNode:
 
     # The agent
 
+    @property
+    def agent_environ(self) -> dict[str, str]:
+        return {**os.environ, "UB_ROOT": str(self.root), "PYTHONPATH": f"{REPOSITORY}:{REPOSITORY / 'proto'}"}
+
     def start_agent(self) -> None:
-        environ = {**os.environ, "UB_ROOT": str(self.root), "PYTHONPATH": f"{REPOSITORY}:{REPOSITORY / 'proto'}"}
         with (self.folder / "agent.log").open("ab") as log:
-            self.agent = subprocess.Popen(AGENT, env=environ, stderr=log)
+            self.agent = subprocess.Popen(AGENT, env=self.agent_environ, stderr=log)
         wait_for(Roots(self.root).agent_socket.exists)
 
     def stop_agent(self, number: signal.Signals = signal.SIGTERM) -> None:
