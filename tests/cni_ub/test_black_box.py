@@ -252,6 +252,16 @@ def test_h21_alternative_names(node: SimulatedNode, pod: str) -> None:
     assert node.state() == before
 
 
+def test_h23_a_netdev_that_came_home_late_under_the_pods_name(node: SimulatedNode, pod: str) -> None:
+    before = node.state()
+    ip("link set ipourma1 down alias ub-cni:ipourma1:")
+    ip("link set ipourma1 name net1 up")
+    attach(node, pod)
+    assert node.names_in(pod) == {"lo", "net1"}
+    assert node.call("DEL", node.conf(), pod=pod).code == 0
+    wait_for(lambda: node.state() == before)
+
+
 def test_h25_one_document_on_stdout_and_logs_elsewhere(node: SimulatedNode, pod: str, tmp_path: Path) -> None:
     started = node.start("ADD", node.conf(logLevel="debug", logFile=str(tmp_path / "log")), pod=pod)
     answer = started.wait()
