@@ -57,9 +57,10 @@ def prepare(mode: Mode, node_id: str, config: Config, roots: Roots) -> Driver:
     for pool in volumes.pools:
         pool.open()
     remember(node_id, config, roots)
+    groups = GroupController(volumes)
     controller = Controller(volumes, has_fencing=config.fencing)
     volumes.offer()
-    volumes.peers.offer(forward.VERB, forward.answer(controller))
+    volumes.peers.offer(forward.VERB, forward.answer(controller, groups))
     # A controller beside the driver of a node has no address of its own among the peers, and nothing to be asked for.
     if volumes.peers.hosts and (volumes.peers.address or mode is not Mode.CONTROLLER):
         PeerServer(volumes.peers).start()
@@ -75,7 +76,6 @@ def prepare(mode: Mode, node_id: str, config: Config, roots: Roots) -> Driver:
     ]
     if mode is not Mode.NODE:
         add.append(partial(csi_pb2_grpc.add_ControllerServicer_to_server, controller))
-        groups = GroupController(volumes)
         add.append(partial(csi_pb2_grpc.add_GroupControllerServicer_to_server, groups))
     if mode is not Mode.CONTROLLER:
         node = NodeVolumes(volumes, roots.run.absolute() / "volumes", Debts(roots.state.absolute() / "attached"))

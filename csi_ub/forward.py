@@ -18,9 +18,16 @@ from csi_ub.peers.channel import Content, Peers
 from ubhost.errors import InvalidRequest
 
 VERB = "controller"
-_SERVICE = csi_pb2.DESCRIPTOR.services_by_name["Controller"]
+_METHODS = {
+    method.name: method
+    for service in ("Controller", "GroupController")
+    for method in csi_pb2.DESCRIPTOR.services_by_name[service].methods
+}
 _FORWARDED = frozenset(
     {
+        "CreateVolumeGroupSnapshot",
+        "DeleteVolumeGroupSnapshot",
+        "GetVolumeGroupSnapshot",
         "DeleteVolume",
         "ControllerPublishVolume",
         "ControllerUnpublishVolume",
@@ -34,7 +41,7 @@ _FORWARDED = frozenset(
         "GetSnapshot",
     }
 )
-_NAMES_OWNER = ("volume_id", "source_volume_id", "snapshot_id")
+_NAMES_OWNER = ("volume_id", "source_volume_id", "snapshot_id", "group_snapshot_id")
 _ASK_S = 12.0  # the callers of CSI give up after 15
 
 
@@ -50,8 +57,8 @@ class ToOwner(grpc.ServerInterceptor):
         details: grpc.HandlerCallDetails,
     ) -> "grpc.RpcMethodHandler[Any, Any] | None":
         handler = continuation(details)
-        service, _, method = details.method.lstrip("/").partition("/")
-        if handler is None or handler.unary_unary is None or service != _SERVICE.full_name or method not in _FORWARDED:
+        method = details.method.rpartition("/")[2]
+        if handler is None or handler.unary_unary is None or method not in _FORWARDED:
             return handler
         here = handler.unary_unary
 
@@ -64,25 +71,27 @@ class ToOwner(grpc.ServerInterceptor):
     def _ask(self, owner: str, method: str, request: Message) -> Message:
         content = {"method": method, "request": _text(request)}
         answer = self._peers.ask(owner, VERB, content, _ASK_S)
-        return _message(_SERVICE.methods_by_name[method].output_type, answer)
+        return _message(_METHODS[method].output_type, answer)
 
 
-def answer(controller: Any) -> Callable[[Content], Content]:
-    """Return what answers the calls that other nodes hand on to us: ``controller`` itself, whoever it thinks owns."""
+def answer(*services: Any) -> Callable[[Content], Content]:
+    """Return what answers the calls that other nodes hand on to us: ``services``, whoever they think is the owner."""
 
     def handle(content: Content) -> Content:
         method = content.get("method")
         if method not in _FORWARDED:
             raise InvalidRequest(f"{method!r} is not handed from driver to driver")
-        request = _message(_SERVICE.methods_by_name[method].input_type, content)
-        return {"response": _text(getattr(controller, method)(request, None))}
+        request = _message(_METHODS[method].input_type, content)
+        service = next(each for each in services if hasattr(each, method))
+        return {"response": _text(getattr(service, method)(request, None))}
 
     return handle
 
 
 def _owner(request: Message, peers: Peers) -> str | None:
-    for field in _NAMES_OWNER:
-        id_ = getattr(request, field, "")
+    # All volumes of a group have one owner, or it is refused there.
+    named = (*(getattr(request, field, "") for field in _NAMES_OWNER), *getattr(request, "source_volume_ids", ())[:1])
+    for id_ in named:
         if id_ and is_own_id(id_) and not is_owned_by(id_, peers.node):
             return next((node for node in peers.hosts if is_owned_by(id_, node)), None)
     return None

@@ -6,6 +6,7 @@ from ubproto.csi.v1 import csi_pb2, csi_pb2_grpc
 from csi_ub.attaching import NODE
 from csi_ub.model import Capability, VolumeType, is_own_id
 from csi_ub.models.inline import EPHEMERAL, InlineModels, model_named
+from csi_ub.nodelooks import NodeLooks
 from csi_ub.nodevolumes import NodeVolumes
 from csi_ub.reasons import NotStaged
 from csi_ub.requests import one_capability, required
@@ -26,6 +27,7 @@ class Node(csi_pb2_grpc.NodeServicer):
     def __init__(self, volumes: NodeVolumes, *, has_fencing: bool = False, inline_limit: int = 1 << 30) -> None:
         self._volumes = volumes
         self._has_fencing = has_fencing
+        self._looks = NodeLooks(volumes.volumes, volumes.run)
         self._models = InlineModels(volumes)
         self._scratch = Scratch(volumes, inline_limit)
 
@@ -96,7 +98,7 @@ class Node(csi_pb2_grpc.NodeServicer):
         self, request: csi_pb2.NodeGetVolumeStatsRequest, context: grpc.ServicerContext
     ) -> csi_pb2.NodeGetVolumeStatsResponse:
         required(volume_id=request.volume_id, volume_path=request.volume_path)
-        stats = self._volumes.stats(self._volume(request.volume_id), request.volume_path)
+        stats = self._looks.stats(self._volume(request.volume_id), request.volume_path)
         units = csi_pb2.VolumeUsage
         return csi_pb2.NodeGetVolumeStatsResponse(
             usage=[
@@ -126,6 +128,4 @@ class Node(csi_pb2_grpc.NodeServicer):
     ) -> csi_pb2.NodeExpandVolumeResponse:
         """Answer with the size: the controller's call grew the volume on every node already."""
         required(volume_id=request.volume_id, volume_path=request.volume_path)
-        return csi_pb2.NodeExpandVolumeResponse(
-            capacity_bytes=self._volumes.size(request.volume_id, request.volume_path)
-        )
+        return csi_pb2.NodeExpandVolumeResponse(capacity_bytes=self._looks.size(request.volume_id, request.volume_path))

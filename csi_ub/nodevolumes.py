@@ -14,7 +14,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from csi_ub import propagation
-from csi_ub.bounded import Bounded
 from csi_ub.engines.base import Reach
 from csi_ub.locks import hold
 from csi_ub.memory import handover
@@ -25,31 +24,19 @@ from csi_ub.mountflags import attributes
 from csi_ub.noderecord import Debts, NodeRecord, NodeRecords, Use
 from csi_ub.plan import Seen, plan_mount, plan_unmount
 from csi_ub.pool import boot_id
-from csi_ub.pools.base import Usage
 from csi_ub.reasons import InUse, NotStaged
 from csi_ub.steps import Bind
 from csi_ub.uses import is_read_only_on, refuse_writing, unsupported
 from csi_ub.volumes import Volumes
 from ubhost.apply import apply
-from ubhost.errors import Conflict, HostFault, NotFound, UbError, Unsupported
+from ubhost.errors import Conflict, HostFault, UbError, Unsupported
 from ubhost.kernel import mountinfo
 from ubhost.kernel.mountinfo import Origin
 from ubhost.kernel.mounts import Attribute
 
-_STATS_S = 3.0  # kubelet asks every minute for every volume; a hung one must not hold it up
-
 Table = tuple[mountinfo.Mount, ...]
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Stats:
-    """What a volume uses; ``None`` is unknown. ``fault`` says what is wrong, if something is."""
-
-    bytes: Usage | None
-    inodes: Usage | None
-    fault: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +49,6 @@ class NodeVolumes:
     volumes: Volumes
     run: Path
     debts: Debts
-    bounded: Bounded = field(default_factory=Bounded)
     is_alone: bool = field(default_factory=propagation.is_alone)  # see csi_ub.propagation
 
     def open(self) -> None:
@@ -213,29 +199,6 @@ class NodeVolumes:
             is_read_only = bool(use.attributes & Attribute.RDONLY)
             handover.write(self.run, pod, volume_id, nodes, is_read_only=is_read_only)
 
-    def stats(self, volume_id: str, path: str) -> Stats:
-        """Return what a volume that is mounted at ``path`` uses, and what is wrong with it; never hangs.
-
-        Raises:
-            NotFound: the volume is not mounted there.
-        """
-        record = self._mounted(volume_id, path)
-        reach = self.volumes.again(volume_id, record.context)
-        try:
-            return self.bounded.run(f"statistics of volume {volume_id}", lambda: self._stats(reach), _STATS_S)
-        except UbError as error:
-            return Stats(None, None, str(error))
-
-    def size(self, volume_id: str, path: str) -> int:
-        """Return the bytes of a volume that is mounted at ``path``; 0 if its record lies on another machine.
-
-        Raises:
-            NotFound: the volume is not mounted there.
-        """
-        reach = self.volumes.again(volume_id, self._mounted(volume_id, path).context)
-        volume = reach.pool.volumes.find(volume_id) if reach.pool else None
-        return volume.size if volume else 0
-
     @property
     def _locks(self) -> Path:
         return self.run / "locks"
@@ -300,25 +263,6 @@ class NodeVolumes:
     def _detach(self, reach: Reach) -> None:
         self.volumes.engine(reach).detach(reach, self.volumes.node)
         self.debts.remove(reach.volume)
-
-    def _mounted(self, volume_id: str, path: str) -> NodeRecord:
-        record = self._records.read(volume_id)
-        target = canonical(path) if path.startswith("/") else Path(path)
-        mounted = mountinfo.at(mountinfo.read(), target) if record else ()
-        if record is None or not mounted or mounted[-1].origin not in (record.origin, *record.former):
-            raise NotFound(f"volume {volume_id} is not mounted at {path}")
-        return record
-
-    def _stats(self, reach: Reach) -> Stats:
-        engine = self.volumes.engine(reach)
-        engine.verify(reach)
-        folder = engine.stage(reach)
-        try:
-            files = os.fstatvfs(folder)
-        finally:
-            os.close(folder)
-        inodes = Usage(files.f_files - files.f_ffree, files.f_files) if files.f_files else None
-        return Stats(engine.usage(reach), inodes, None)
 
     def _refuse_second_target(self, record: NodeRecord, use: Use, target: Path, table: Table) -> None:
         for other in _still_published(record, table):

@@ -8,6 +8,7 @@ from pathlib import Path
 import grpc
 import pytest
 from ubproto.csi.v1 import csi_pb2 as csi
+from ubproto.csi.v1 import csi_pb2_grpc
 
 from csi_ub.peers.channel import Peers
 from csi_ub.peers.credentials import WINDOW_S, Key, Seen
@@ -132,6 +133,14 @@ def test_a_controller_that_owns_nothing_hands_each_call_to_the_owner(start: Star
         with refused(Code.INVALID_ARGUMENT, naming="colour"):
             request = csi.ControllerModifyVolumeRequest(volume_id=id_, mutable_parameters={"colour": "red"})
             call.ControllerModifyVolume(request)
+        together = csi_pb2_grpc.GroupControllerStub(apart.channel)
+        group = together.CreateVolumeGroupSnapshot(
+            csi.CreateVolumeGroupSnapshotRequest(name="group", source_volume_ids=[id_])
+        ).group_snapshot
+        assert [each.source_volume_id for each in group.snapshots] == [id_]
+        together.DeleteVolumeGroupSnapshot(
+            csi.DeleteVolumeGroupSnapshotRequest(group_snapshot_id=group.group_snapshot_id)
+        )
         call.DeleteSnapshot(csi.DeleteSnapshotRequest(snapshot_id=snapshot.snapshot_id))
         apart.delete(id_)
         with refused(Code.NOT_FOUND, naming=id_):
