@@ -22,6 +22,7 @@ from ubsim.genericnetlink import GenericNetlink
 from ubsim.handles import NodeHandle
 
 CLONE_NEWNS, CLONE_NEWNET = 0x20000, 0x40000000
+PR_SET_PDEATHSIG = 1
 MS_BIND, MS_REC, MS_PRIVATE = 1 << 12, 1 << 14, 1 << 18
 LAID_OVER = ("sys", "dev", "run")
 UBCORE = "sys/class/ubcore"
@@ -93,6 +94,7 @@ def _become(
 ) -> None:
     """In the child: enter the node and become the program. Does not return."""
     try:
+        _check(_libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM), "end with us")  # nobody else could answer its calls
         if netns is not None:
             _check(_libc.setns(netns, CLONE_NEWNET), "network namespace")
         pods = node.roots.simulator / "netns" / str(inode(netns)) / "class/ubcore" if netns and is_pod else None

@@ -10,7 +10,6 @@ import contextlib
 import ctypes
 import fcntl
 import os
-import platform
 import struct
 from dataclasses import dataclass
 
@@ -54,7 +53,7 @@ class _Program(ctypes.Structure):
 
 def machine() -> Machine | None:
     """Return ours, ``None`` for an architecture that we have no numbers of."""
-    return MACHINES.get(platform.machine())
+    return MACHINES.get(os.uname().machine)
 
 
 def install(here: Machine) -> int:

@@ -52,10 +52,16 @@ tell(8, DEV_NAME="udma99", NS_FD=netns)
 """
 
 
+ENVIRON = {**os.environ, "PYTHONPATH": f"{TOP}:{TOP}/proto"}
+
+
+def command(node: NodeHandle, *argv: str, options: Sequence[str] = ()) -> list[str]:
+    return [sys.executable, "-m", "ubnode", "sim", "exec", "--root", str(node.root.parent), *options, "--", *argv]
+
+
 def inside(node: NodeHandle, *argv: str, options: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "ubnode", "sim", "exec", "--root", str(node.root.parent), *options, "--", *argv]
-    environ = {**os.environ, "PYTHONPATH": f"{TOP}:{TOP}/proto"}
-    return subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60, check=False)
+    asked = command(node, *argv, options=options)
+    return subprocess.run(asked, env=ENVIRON, capture_output=True, text=True, timeout=120, check=False)
 
 
 def test_it_sees_the_nodes_devices_and_the_machines_rest(ub_node: NodeHandle) -> None:
@@ -97,3 +103,12 @@ def test_its_exit_code_is_ours(ub_node: NodeHandle, script: str, code: int) -> N
 def test_a_program_that_is_not_there_is_named(ub_node: NodeHandle) -> None:
     done = inside(ub_node, "no-such-tool")
     assert (done.returncode, "no-such-tool" in done.stderr) == (127, True)
+
+
+def test_it_ends_with_who_runs_it(ub_node: NodeHandle) -> None:
+    asked = command(ub_node, "sh", "-c", "echo started; exec sleep 600")
+    with subprocess.Popen(asked, env=ENVIRON, stdout=subprocess.PIPE) as runner:
+        assert runner.stdout
+        assert runner.stdout.readline() == b"started\n"
+        runner.terminate()
+        assert runner.stdout.read() == b""  # the program held the other end
