@@ -84,7 +84,7 @@ def _engines(peers: Peers, pools: tuple[Pool, ...], roots: Roots, config: Config
             Replicas(pools, bricks, Healers(peers.node, files, peers.key)),
             Replication(peers, Debts(state / "owed-replicas")),
         ),
-        SyncthingEngine(peers.node, daemon, Keeper(peers.node, daemon, peers.hosts, state / "replicas")),
+        SyncthingEngine(peers.node, daemon, Keeper(peers.node, daemon, peers.hosts, state / "replicas"), peers),
         ShmEngine(Ubse(roots.ubse_socket.absolute()), roots.dev.absolute(), run / "memory", quotas),
         BindEngine(),
     )

@@ -16,6 +16,7 @@ from csi_ub.paging import page
 from csi_ub.reasons import OutOfRange
 from csi_ub.requests import capabilities, capacity, required
 from csi_ub.snapshots import Snapshots
+from csi_ub.switching import switch
 from ubhost.errors import InvalidRequest, Unsupported
 
 _Rpc = csi_pb2.ControllerServiceCapability.RPC
@@ -138,7 +139,10 @@ class Controller(Making, Snapshots, Attaching, csi_pb2_grpc.ControllerServicer):
         """Change all that is asked for, or nothing."""
         required(volume_id=request.volume_id)
         volume, pool = self.own(request.volume_id)
-        parameters.modify(volume.spec, request.mutable_parameters)
+        spec = parameters.modify(volume.spec, request.mutable_parameters)
+        if spec.consistency is not volume.spec.consistency:
+            switch(self.volumes, volume, pool, spec)
+            return csi_pb2.ControllerModifyVolumeResponse()
         changed = pool.volumes.update(
             volume.id, lambda it: replace(it, spec=parameters.modify(it.spec, request.mutable_parameters))
         )

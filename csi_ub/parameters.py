@@ -100,13 +100,18 @@ def modify(spec: Spec, mutable: Mapping[str, str]) -> Spec:
         InvalidRequest: a key or a value is wrong; the message names every one.
     """
     given = {key: value for key, value in mutable.items() if not key.startswith(_FROM_KUBERNETES)}
-    wrong = [f"unknown mutable parameter {key!r}" for key in sorted(given.keys() - {MUTABLE})]
-    if MUTABLE in given and spec.consistency is not Consistency.EVENTUAL:
+    wrong = [f"unknown mutable parameter {key!r}" for key in sorted(given.keys() - {MUTABLE, "consistency"})]
+    consistency = _choice("consistency", given, spec.consistency, wrong)
+    if MUTABLE in given and consistency is not Consistency.EVENTUAL:
         wrong.append(f"{MUTABLE} is for consistency eventual only")
     staleness = _duration(given[MUTABLE], wrong) if MUTABLE in given else spec.max_staleness_s
+    changed = replace(spec, consistency=consistency, max_staleness_s=staleness)
+    if consistency is Consistency.STRONG:  # what is for eventual volumes only is as if it had never been asked for
+        changed = replace(changed, max_staleness_s=Spec().max_staleness_s, writers=Spec().writers)
+    wrong += _misfits(changed, {})
     if wrong:
         raise InvalidRequest("; ".join(wrong))
-    return replace(spec, max_staleness_s=staleness)
+    return changed
 
 
 def _replicas(given: Mapping[str, str], wrong: list[str]) -> int:

@@ -87,12 +87,10 @@ class Pool:
         """
 
         def refuse(volume: Volume) -> None:
-            if volume.publications:
-                raise InUse(f"volume {volume.id} is published to node {volume.publications[0].node}")
-            self._refuse_in_use(volume.id)
+            self.refuse_in_use(volume)
             retire(volume)
             try:
-                self._refuse_in_use(volume.id)
+                self.refuse_in_use(volume)
             except InUse:
                 prepare(volume)
                 raise
@@ -186,7 +184,7 @@ class Pool:
             NotFound: no such volume.
         """
         volume, boot = self.volumes.find(volume_id), boot_id()
-        is_one_machine = volume is None or volume.port == 0
+        is_one_machine = volume is None or volume.engine == "bind"
         with self.share(volume_id) as share:
             return tuple(each for each in share.attachments() if each.boot == boot or not is_one_machine)
 
@@ -263,13 +261,16 @@ class Pool:
         for who_uses_it in ("nodes", "beats", "whole"):
             remove_tree(share / who_uses_it)
 
-    def _refuse_in_use(self, volume_id: str) -> None:
-        nodes = [each.node for each in self.users(volume_id)]
+    def refuse_in_use(self, volume: Volume) -> None:
+        """Raise ``InUse`` if the cluster lets a node use a volume, or a node has it, or something is mounted in it."""
+        if volume.publications:
+            raise InUse(f"volume {volume.id} is published to node {volume.publications[0].node}")
+        nodes = [each.node for each in self.users(volume.id)]
         if nodes:
-            raise InUse(f"volume {volume_id} is in use on node {', '.join(nodes)}")
-        inside = mountinfo.below(mountinfo.read(), (self.volumes.home / volume_id).resolve())
+            raise InUse(f"volume {volume.id} is in use on node {', '.join(nodes)}")
+        inside = mountinfo.below(mountinfo.read(), (self.volumes.home / volume.id).resolve())
         if inside:
-            raise InUse(f"volume {volume_id} has {inside[0].target} mounted inside it")
+            raise InUse(f"volume {volume.id} has {inside[0].target} mounted inside it")
 
 
 @dataclass(frozen=True, slots=True)

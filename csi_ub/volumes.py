@@ -14,6 +14,7 @@ from csi_ub.model import Snapshot, Volume, is_own_id, is_owned_by
 from csi_ub.peers.channel import Peers
 from csi_ub.pool import Pool
 from csi_ub.pools import kind_of, space
+from csi_ub.reasons import Unreachable
 from csi_ub.shelf import R, Shelf
 from ubhost.errors import InvalidRequest, NotFound, Unsupported
 
@@ -88,7 +89,7 @@ class Volumes:
         if not is_own_id(volume_id) or not is_owned_by(volume_id, owner) or owner == self.node:
             raise NotFound(f"volume {volume_id!r} does not exist")
         if self.engines.named(context.get("engine", "")).spans_machines:
-            return Reach(volume_id, owner, dict(context), None)
+            return Reach(volume_id, owner, self._newest(volume_id, owner, context), None)
         neighbour = _neighbour(context.get("path", ""))
         if neighbour and neighbour.volumes.find(volume_id):
             return Reach(volume_id, owner, dict(context), neighbour)
@@ -100,6 +101,18 @@ class Volumes:
     def knows(self, node: str) -> bool:
         """Whether a node is this one or a peer."""
         return node == self.node or node in self.others
+
+    def _newest(self, volume_id: str, owner: str, context: Mapping[str, str]) -> dict[str, str]:
+        """Return what the owner says of a volume now: its consistency may have been switched since it was made.
+
+        Raises:
+            NotFound: the owner has no such volume.
+        """
+        try:
+            told = self.peers.ask(owner, "volume.context", {"volume": volume_id})["context"]
+        except (Unreachable, Unsupported):
+            return dict(context)  # whoever does not reach the owner gets nowhere with an old engine either
+        return {str(key): str(value) for key, value in told.items()}
 
     def again(self, volume_id: str, context: Mapping[str, str]) -> Reach:
         """Return how this node reached a volume that may have gone since."""

@@ -30,7 +30,8 @@ from cni_ub.agent.inventory import Snapshot
 from cni_ub.agent.metrics import Calls, Exposition
 from cni_ub.agent.nodefeatures import labels
 from csi_ub.engines import Engines
-from csi_ub.model import Consistency, VolumeType
+from csi_ub.model import Consistency, VolumeType, Writers
+from csi_ub.models.switching import SwitchPolicy
 from csi_ub.volumes import Volumes
 
 AGENT: Mapping[str, str] = {
@@ -96,15 +97,20 @@ CNI: Mapping[str, str] = {
 }  # fmt: skip
 STORAGE: Mapping[str, str] = {
     "type": "what the volume is",
-    "consistency": "what other nodes see and when; docs/csi.md has the promises",
+    "consistency": "what other nodes see and when; docs/csi.md has the promises; mutable while no node uses the volume",
     "replicas": "size of the replica group",
     "pool": "pool of the node that gives the space; the first if not given",
     "engine": "which engine serves it, where there are several; chosen if not given",
-    "switchPolicy": "model: `all-ready` switches when every node has the version, `per-node` each node for itself",
-    "writers": "eventual: `multi`, or `single`: one node at a time may write",
+    "switchPolicy": "model: a node goes over when every node has the whole version, or when it has it itself",
+    "writers": "eventual files: every node writes, or the owner's alone, and the others mount it read-only",
     "maxStaleness": "eventual: the promised bound, such as `5s`; mutable",
 }
-ENUMS: Mapping[str, type[Enum]] = {"type": VolumeType, "consistency": Consistency}
+ENUMS: Mapping[str, type[Enum]] = {
+    "type": VolumeType,
+    "consistency": Consistency,
+    "switchPolicy": SwitchPolicy,
+    "writers": Writers,
+}
 FILES = (
     ("`/run/ub-node/`", "what dies with the kernel state it describes: sockets, locks, allocations"),
     ("`/run/ub-node/agent.sock`", "CNI calls, root only"),

@@ -109,4 +109,10 @@ class Engine(Protocol):
         """Let the authority forget the node, and let go of the volume here; both may be done already."""
 
     def retire(self, volume: Volume, pool: Pool) -> None:
-        """Stop making the volume reachable, before it is deleted."""
+        """Stop making the volume reachable, before it is deleted or another engine takes over."""
+
+    def refuse_copies(self, volume: Volume) -> None:
+        """Raise ``InUse`` if bytes of a volume that no node uses may still be elsewhere only."""
+
+    def forget(self, volume: Volume, pool: Pool) -> None:
+        """Remove what the engine keeps beside the files of a retired volume; it may be gone in part."""

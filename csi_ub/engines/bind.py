@@ -80,6 +80,12 @@ class BindEngine:
         with suppress(NotFound), _pool(reach).share(reach.volume) as share:
             share.detach(node)
 
+    def refuse_copies(self, volume: Volume) -> None:
+        """There is none."""
+
+    def forget(self, volume: Volume, pool: Pool) -> None:
+        """Nothing is kept beside the files."""
+
     def retire(self, volume: Volume, pool: Pool) -> None:
         """Nothing runs for it."""
 

@@ -13,6 +13,7 @@ volume's password, or the addresses of the peers where the drivers have no key; 
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from csi_ub import programs
@@ -24,6 +25,7 @@ from csi_ub.model import Attachment, Site, Volume
 from csi_ub.peers.channel import Verb
 from csi_ub.pool import Pool
 from csi_ub.pools.base import Usage
+from csi_ub.pools.copy import remove_tree
 from csi_ub.reasons import Unreachable
 from csi_ub.replicas import Replicas
 from ubhost.errors import HostFault, NotFound, UbError, Unsupported
@@ -157,6 +159,20 @@ class GlusterEngine:
         self.replicas.healers.stop(volume.id)
         self.replicas.bricks.stop(volume.id)
         self.clients.drop(volume.id)  # left over where a node was shut out
+
+    def refuse_copies(self, volume: Volume) -> None:
+        """A volume that can be switched has one replica: all of it is here."""
+
+    def forget(self, volume: Volume, pool: Pool) -> None:
+        """Remove the brick's index and its marks on files: whoever works on the files without it makes them wrong."""
+        share = pool.volumes.home / volume.id / "share"
+        remove_tree(share / ".glusterfs")
+        for here, folders, names in os.walk(share):
+            for path in (here, *(f"{here}/{name}" for name in (*folders, *names))):
+                for mark in os.listxattr(path, follow_symlinks=False):
+                    if mark.startswith(("trusted.gfid", "trusted.glusterfs.")):
+                        with suppress(FileNotFoundError):
+                            os.removexattr(path, mark, follow_symlinks=False)
 
     def _places(self, wanted: Sequence[Site]) -> list[Place]:
         found = []

@@ -134,6 +134,12 @@ class ShmEngine:
             with suppress(NotFound), reach.pool.share(reach.volume) as share:
                 share.detach(node)
 
+    def refuse_copies(self, volume: Volume) -> None:
+        """There is none."""
+
+    def forget(self, volume: Volume, pool: Pool) -> None:
+        """Nothing is kept beside the files."""
+
     def retire(self, volume: Volume, pool: Pool) -> None:
         with suppress(NotFound):
             memory: Shm = self.ubse.get_shm(_name(volume.id))

@@ -26,10 +26,11 @@ from csi_ub.model import Attachment, Volume, VolumeType, owner_tag
 from csi_ub.models.follower import Follower
 from csi_ub.models.store import ModelStore
 from csi_ub.models.switching import SwitchPolicy
-from csi_ub.peers.channel import Verb
+from csi_ub.peers.channel import Peers, Verb
 from csi_ub.pool import Pool, Share
 from csi_ub.pools.base import Usage
-from csi_ub.reasons import Unreachable
+from csi_ub.pools.copy import remove_tree
+from csi_ub.reasons import InUse, Unreachable
 from csi_ub.syncthing import beats, folders, terms
 from csi_ub.syncthing.daemon import Daemon
 from csi_ub.syncthing.keeper import Keeper
@@ -46,6 +47,7 @@ class SyncthingEngine:
     node: str
     daemon: Daemon
     keeper: Keeper
+    peers: Peers
 
     name = "syncthing"
     spans_machines = True
@@ -62,7 +64,7 @@ class SyncthingEngine:
             self.keeper.start()
 
     def verbs(self) -> Mapping[str, Verb]:
-        return {}
+        return {"copy.state": lambda asked: {"has": (self.keeper.replicas / str(asked.get("volume"))).is_dir()}}
 
     def tidy(self, find: Callable[[str], Volume | None]) -> None:
         """Nothing is left over."""
@@ -145,6 +147,18 @@ class SyncthingEngine:
             if reach.pool is None:
                 # The keeper removes the copy when the owner has all of it.
                 self.keeper.mark(reach.volume).write_text(reach.owner, encoding="utf-8")
+
+    def refuse_copies(self, volume: Volume) -> None:
+        for node in self.keeper.peers:
+            if self.peers.ask(node, "copy.state", {"volume": volume.id})["has"]:
+                raise InUse(f"volume {volume.id} has a copy on node {node}, which gives it back when all of it is here")
+
+    def forget(self, volume: Volume, pool: Pool) -> None:
+        share = pool.volumes.home / volume.id / "share"
+        for name in ("beats", ".stfolder", "whole"):
+            remove_tree(share / name)
+        for name in (".stignore", "terms.json", "conflicts", ".beat"):
+            (share / name).unlink(missing_ok=True)
 
     def retire(self, volume: Volume, pool: Pool) -> None:
         self.daemon.start()

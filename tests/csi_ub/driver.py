@@ -207,7 +207,7 @@ class Driver:
 def _launch(root: Path, arguments: list[str], socket: Path, log: Path) -> tuple[subprocess.Popen[bytes], grpc.Channel]:
     with log.open("ab") as out:
         process = subprocess.Popen(arguments, env=environment(UB_ROOT=str(root)), stdout=out, stderr=out, cwd="/")
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     channel = grpc.insecure_channel(f"unix:{socket}")
     identity = csi_pb2_grpc.IdentityStub(channel)
     while True:
