@@ -232,11 +232,30 @@ def test_who_must_see_all_processes_of_the_node_does_and_nobody_else(render: Ren
     assert found == {"ub-ub-node-agent", "ub-ub-node-csi"}
 
 
+def test_secrets_of_pods_are_seen_by_nobody_who_mounts_nothing_for_them(render: Render) -> None:
+    """Kubelet's folder has them all."""
+    specs = pods(render(*CONTROLLER, "nri.config.resctrl.cache=25"))
+    seers = {
+        name
+        for name, pod in specs.items()
+        for volume in pod["volumes"]
+        if volume.get("hostPath", {}).get("path") in ("/var/lib/kubelet", "/var/lib", "/var", "/")
+    }
+    assert seers == {"ub-ub-node-csi"}
+
+
+def test_resctrl_is_there_for_who_shall_use_it(render: Render) -> None:
+    pod = pods(render("nri.config.resctrl.cache=25"))["ub-ub-node-nri"]
+    assert pod["hostPID"]
+    assert "/sys/fs/resctrl" in mounts(pod["containers"][0])
+
+
 def test_sockets_that_others_make_anew_are_reached_through_their_folders(render: Render) -> None:
     for pod in pods(render()).values():
         for volume in pod["volumes"]:
             if "hostPath" in volume:
-                assert volume["hostPath"]["type"] in ("Directory", "DirectoryOrCreate")
+                kind = "File" if volume["name"] == "cpu-manager" else "Directory"  # its policy does not change in use
+                assert volume["hostPath"]["type"].removesuffix("OrCreate") == kind
                 assert not volume["hostPath"]["path"].endswith(".sock")
     assert "/var/run/nri" in mounts(container(render(), "nri-qos"))
 
@@ -309,7 +328,8 @@ def test_the_probes_of_the_driver_ask_the_port_of_the_livenessprobe(render: Rend
 
 def test_another_kubelet_folder_is_used_everywhere(helm: str) -> None:
     text = render_text(helm, "kubeletDir=/data/kubelet", *EVERYTHING)
-    assert "/var/lib/kubelet" not in text
+    assert set(re.findall(r"/var/lib/kubelet[^, ]*", text)) == {"/var/lib/kubelet/cpu_manager_state"}  # inside nri-qos
+    assert "/data/kubelet/cpu_manager_state" in text
     assert "/data/kubelet/plugins/csi-ub.unifiedbus.com/csi.sock" in text
 
 
@@ -355,7 +375,7 @@ def test_the_controller_has_one_of_each_sidecar_that_a_cluster_has_once(render: 
     manifests = render(*CONTROLLER)
     specs = pods(manifests)
     node, controller = specs["ub-ub-node-csi"], specs["ub-ub-node-csi-controller"]
-    assert [one["name"] for one in node["containers"]] == ["csi", "registrar", "livenessprobe", "provisioner"]
+    assert [one["name"] for one in node["containers"]] == ["csi", "livenessprobe", "registrar", "provisioner"]
     by_name = {one["name"]: one for one in controller["containers"]}
     assert by_name.keys() == {"csi", "livenessprobe", "resizer", "snapshotter", "attacher"}
     for name in ("resizer", "snapshotter", "attacher"):
