@@ -43,27 +43,25 @@ class Daemon:
     """Everything but the connection. A dry run has no journal, so nothing can be written."""
 
     def __init__(self, roots: Roots, settings: Config, *, dry_run: bool, takes_config: bool) -> None:
-        """Put the parts together; ``takes_config``: the runtime may send the configuration.
-
-        Raises:
-            HostFault: the journal cannot be kept.
-        """
+        """Put the parts together; ``takes_config``: the runtime may send the configuration."""
         self._roots = roots
         self._dry_run = dry_run
         self._mode = cgroup.mode(roots)
         self._world = World(settings)
-        self._journal = Journal(journal_of(roots)) if self._mode is Mode.V2 and not dry_run else None
+        self._trouble: str | None = None
+        self._journal = self._keep_journal() if self._mode is Mode.V2 and not dry_run else None
         self._files = Hierarchy(cgroup.folder(roots))
         self._writer = Writer(self._files, self._journal)
         cache = Group(resctrl_of(roots), self._files, self._writer)
-        if self._journal is None:
+        if dry_run:
             self._loop = Loop(self._world, self._files, self._writer, {}, cache)
         else:
+            held = {} if self._journal is None else self._journal.entries
             kept = roots.run / "nri-qos.json"
             self._world.placements = reservations.load(kept)
             save = partial(reservations.save, kept)
             manners = (Manners().keep_off,) if roots.root == Path("/") else ()  # elsewhere CPUs are not this machine's
-            self._loop = Loop(self._world, self._files, self._writer, self._journal.entries, cache, save, *manners)
+            self._loop = Loop(self._world, self._files, self._writer, held, cache, save, *manners)
         self._watch = Watch(self._world, roots, self._loop.wake)
         self._takes_config = takes_config
         self.plugin = Plugin(
@@ -83,8 +81,9 @@ class Daemon:
         self._watch.wait_for_first(FIRST_LOOK_S)
         if self._mode is Mode.V2:
             self._loop.start()
+        irqs = self._roots.root / "proc/irq"
         report = Report(
-            self._world, self._loop, self._files, self._writer, self.plugin, self._mode, self._roots.root / "proc/irq"
+            self._world, self._loop, self._files, self._writer, self.plugin, self._mode, irqs, self._trouble
         )
         if not self._dry_run:
             self._serve_status(report)
@@ -110,6 +109,15 @@ class Daemon:
             outcome[restore.RESTORED] += resctrl.remove(resctrl_of(self._roots))
             _log.info("cgroup files restored", extra={"outcome": outcome})
         self._journal.close()
+
+    def _keep_journal(self) -> Journal | None:
+        """Return the journal. Without one containers still get their CPUs from the runtime, and no file is written."""
+        try:
+            return Journal(journal_of(self._roots))
+        except HostFault as error:
+            self._trouble = f"cgroup files are left alone, as nothing could be put back: {error}"
+            _log.error("cgroup files are left alone, as nothing could be put back", extra={"error": str(error)})
+            return None
 
     def _serve_status(self, report: Report) -> None:
         """Answer ``ubnode qos``; pods do not depend on it, so a failure is only told."""

@@ -30,6 +30,7 @@ class Report:
     plugin: Plugin
     mode: Mode
     irqs: Path  # /proc/irq
+    trouble: str | None = None  # why cgroup files are not written, though they should be
 
     def not_ready(self) -> str | None:
         """Return why the daemon does not do its work, ``None`` if it does."""
@@ -42,7 +43,7 @@ class Report:
             return "the CPUs of this node cannot be read"
         if self.mode is not Mode.V2:
             return f"cgroup hierarchy is {self.mode.value}, v2 is needed"
-        return None
+        return self.trouble
 
     def state(self) -> dict[str, Any]:
         """Return the figures of the last period, and what this node can do."""

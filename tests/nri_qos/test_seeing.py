@@ -158,6 +158,27 @@ def test_a_node_without_the_plugin_is_a_clear_error(root: Path, monkeypatch: pyt
         cli.main([])
 
 
+def test_without_a_journal_containers_are_decided_and_no_file_is_written(
+    runtime: Runtime, plugin: Plugin, tree: Tree, root: Path
+) -> None:
+    """(B9) Nothing could be put back. Probes say so."""
+    (root / "run/ub-node/nri-qos.journal").mkdir(parents=True)
+    plugin.start(config={"period": 0.1, "metrics_address": "127.0.0.1:0"})
+    port = plugin.wait_for("serving metrics and probes")["port"]
+    runtime.register()
+    made = pod("batch", "BE")
+    folder = tree.pod(made)
+    before = tree.everything()
+    runtime.run_pod(made)
+    assert runtime.create(container(made)).linux.resources.cpu.shares.value == 2
+    runtime.start("batch-app-0")
+    plugin.wait_for("offline work squeezed")
+    until(lambda: "cgroup files are left alone" in fetch(port, "/readyz")[1])
+    assert tree.everything() == before
+    assert tree.read(folder, "cpu.weight") == "100"
+    assert plugin.stop() == 0
+
+
 def test_an_address_that_is_taken_ends_the_start_clearly(runtime: Runtime, plugin: Plugin) -> None:
     plugin.start(config={"metrics_address": "192.0.2.1:1"})
     assert plugin.process.wait(timeout=60) == 1
