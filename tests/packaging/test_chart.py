@@ -47,6 +47,7 @@ EVERYTHING = (
 CONTROLLER = (
     SNAPSHOTTER,
     "csi.controller.enabled=true",
+    "csi.controller.groupSnapshots=true",
     "csi.config.fencing=true",
     "csi.config.peers[0].node=a",
     "csi.config.peers[0].address=192.0.2.1",
@@ -131,7 +132,7 @@ def conforms() -> Callable[[str], subprocess.CompletedProcess[str]]:
     return conforms
 
 
-@pytest.mark.parametrize("settings", [(), EVERYTHING, CONTROLLER, ("cleanup=true",)])
+@pytest.mark.parametrize("settings", [(), EVERYTHING, CONTROLLER, CONTROLLER[1:], ("cleanup=true",)])
 def test_every_manifest_is_valid_for_the_kubernetes_api(
     helm: str, conforms: Callable[[str], subprocess.CompletedProcess[str]], settings: tuple[str, ...]
 ) -> None:
@@ -378,6 +379,7 @@ def test_the_controller_has_one_of_each_sidecar_that_a_cluster_has_once(render: 
     assert [one["name"] for one in node["containers"]] == ["csi", "livenessprobe", "registrar", "provisioner"]
     by_name = {one["name"]: one for one in controller["containers"]}
     assert by_name.keys() == {"csi", "livenessprobe", "resizer", "snapshotter", "attacher"}
+    assert "--feature-gates=CSIVolumeGroupSnapshot=true" in by_name["snapshotter"]["args"]
     for name in ("resizer", "snapshotter", "attacher"):
         assert "--leader-election" in by_name[name]["args"]
     assert csi_parser().parse_args(by_name["csi"]["args"]).mode == "controller"
@@ -404,6 +406,7 @@ def test_an_account_may_what_its_sidecars_need_and_no_other(render: Render) -> N
         "provisioner": "ub-ub-node-csi",
         "resizer": controller,
         "snapshotter": controller,
+        "group-snapshotter": controller,
         "attacher": controller,
     }
 
