@@ -32,8 +32,11 @@ proto:          ## generate the stubs beside their .proto files
 conformance:    ## csi-sanity against every kind of pool (as root, needs Go)
 	@packaging/setup test && $(PY) -m tests.csi_ub.conformance
 
-consistency:    ## do volumes keep their promise? three nodes, kills, pulled cables, controls that must fail (as root, 2 min)
+consistency:    ## do volumes keep their promise? three nodes, kills, pulled cables, controls that must fail (as root, 4 min)
 	@packaging/setup test && packaging/in-namespaces sh -c '$(PY) -m tests.csi_ub.consistency && $(PY) -m tests.csi_ub.consistency.eventual'
+
+consistency-short: ## the same, a second each (as root, 2 min)
+	@packaging/setup test && packaging/in-namespaces sh -c '$(PY) -m tests.csi_ub.consistency --seconds 1 && $(PY) -m tests.csi_ub.consistency.eventual --seconds 8'
 
 bench-csi:      ## calls of ub-csi, and bytes through volumes and models against a raw disk (as root, 2 min)
 	@packaging/setup test && packaging/in-namespaces $(PY) -m bench.csi
@@ -77,4 +80,4 @@ bench-agent:    ## what ub-agent costs at rest, against its budget
 e2e:            ## the built executables on a real node: QEMU, containerd, three NUMA nodes
 	@packaging/setup e2e && $(PY) -m e2e
 
-.PHONY: manifests bench-csi bench-nri bench-qos consistency conformance help setup demo test test-kernel test-binary test-chart release image bench-cni bench-startup bench-agent bench-zerocopy lint fmt type proto build e2e
+.PHONY: manifests bench-csi bench-nri bench-qos consistency consistency-short conformance help setup demo test test-kernel test-binary test-chart release image bench-cni bench-startup bench-agent bench-zerocopy lint fmt type proto build e2e

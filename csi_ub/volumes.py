@@ -18,6 +18,8 @@ from csi_ub.reasons import Unreachable
 from csi_ub.shelf import R, Shelf
 from ubhost.errors import InvalidRequest, NotFound, Unsupported
 
+_ASK_S = 2.0  # a staging that also waits for the owner's bytes must end within the 15 s of its caller
+
 
 @dataclass(frozen=True, slots=True)
 class Volumes:
@@ -109,7 +111,7 @@ class Volumes:
             NotFound: the owner has no such volume.
         """
         try:
-            told = self.peers.ask(owner, "volume.context", {"volume": volume_id})["context"]
+            told = self.peers.ask(owner, "volume.context", {"volume": volume_id}, _ASK_S)["context"]
         except (Unreachable, Unsupported):
             return dict(context)  # whoever does not reach the owner gets nowhere with an old engine either
         return {str(key): str(value) for key, value in told.items()}

@@ -2,8 +2,8 @@
 
 usage: python -m tests.csi_ub.consistency [--seconds S] [--keep DIR]
 
-As root, in namespaces of its own (``packaging/in-namespaces``). Prints a table and ends with 0 if every strong volume
-was strong and every negative control was caught. Histories stay in DIR.
+As root, in namespaces of its own (``packaging/in-namespaces``). Volumes with one replica and with three. Prints a table
+and ends with 0 if every strong volume was strong and every negative control was caught. Histories stay in DIR.
 """
 
 import argparse
@@ -16,9 +16,11 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+
+import grpc
 
 from tests.csi_ub import netns
 from tests.csi_ub.consistency.history import Operation, violations
@@ -27,6 +29,7 @@ from tests.csi_ub.driver import REPO, Driver, environment
 from tests.csi_ub.pools import unmount_below
 
 NODES = ["node0", "node1", "node2"]
+_LONGEST_S = 120.0
 CACHED = """
 volume write-behind
   type performance/write-behind
@@ -63,31 +66,38 @@ class Bench:
     paths: list[Path]
     seconds: float
     keep: Path
+    replicas: int = 1
     is_harmful: bool = False
 
     def work(self, kind: str, name: str, paths: list[Path] | None = None) -> list[tuple[int, dict[str, object]]]:
         """Let two workers a node do ``kind``; return what each told, and keep it in a file."""
         places = paths or [path / name for path in self.paths]
         command = [sys.executable, "-m", "tests.csi_ub.consistency.workers", kind]
-        workers = [
-            subprocess.Popen(
-                [*command, str(place), str(me), str(self.seconds)],
-                stdout=subprocess.PIPE,
-                text=True,
-                cwd=REPO,
-                env=environment(),
-            )
-            for me, place in enumerate([*places, *places], 1)
-        ]
+        seconds = str(_LONGEST_S if self.is_harmful else self.seconds)
+        told: list[tuple[int, dict[str, object]]] = []
+        with ExitStack() as stack:  # files, not pipes: nobody reads while they work
+            outs = [stack.enter_context(tempfile.TemporaryFile("w+")) for _ in [*places, *places]]
+            workers = [
+                subprocess.Popen([*command, str(place), str(me), seconds], stdout=out, cwd=REPO, env=environment())
+                for me, (place, out) in enumerate(zip([*places, *places], outs, strict=True), 1)
+            ]
+            self._wait_for(workers)
+            for me, out in enumerate(outs, 1):
+                out.seek(0)
+                told += [(me, json.loads(line)) for line in out]
+        history = self.keep / f"replicas-{self.replicas}-{name.replace(',', '').replace(' ', '-')}.jsonl"
+        history.write_text("".join(json.dumps([me, event]) + "\n" for me, event in told))
+        return told
+
+    def _wait_for(self, workers: list[subprocess.Popen[bytes]]) -> None:
         if self.is_harmful:
             self._harm()
-        told = []
-        for me, worker in enumerate(workers, 1):
-            out, _ = worker.communicate(timeout=self.seconds + 90)
-            told += [(me, json.loads(line)) for line in out.splitlines()]
-        self._heal()
-        (self.keep / f"{name}.jsonl").write_text("".join(json.dumps([me, event]) + "\n" for me, event in told))
-        return told
+            self._heal()
+            time.sleep(self.seconds)  # so that some of what they do succeeds, however long it took to heal
+            for worker in workers:
+                worker.terminate()
+        for worker in workers:
+            assert worker.wait(timeout=_LONGEST_S) == 0
 
     def _harm(self) -> None:
         """Kill the volume's brick and bring it back, then pull a node's cable and put it back."""
@@ -103,7 +113,7 @@ class Bench:
         netns.cut("node2", 2, off=False)
 
     def _heal(self) -> None:
-        deadline = time.monotonic() + 40
+        deadline = time.monotonic() + _LONGEST_S
         while not all(_is_well(path) for path in self.paths):
             assert time.monotonic() < deadline, "the nodes did not find one another again"
             time.sleep(0.2)
@@ -180,28 +190,74 @@ def cached(bench: Bench, folder: Path) -> Iterator[list[Path]]:
         subprocess.run(["umount", "-l", str(point.parent)], check=True)
 
 
+def _delete(owner: Driver, volume_id: str) -> None:
+    """Delete as a cluster does: a replica that was away learns only now that the nodes have let go."""
+    deadline = time.monotonic() + _LONGEST_S
+    while True:
+        try:
+            owner.delete(volume_id)
+        except grpc.RpcError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(1)
+        else:
+            return
+
+
 @contextmanager
-def bench(folder: Path, seconds: float, keep: Path) -> Iterator[Bench]:
+def bench(folder: Path, seconds: float, keep: Path, replicas: int) -> Iterator[Bench]:
     with netns.network(NODES) as addresses:
         peers = [{"node": name, "address": address} for name, address in addresses.items()]
         nodes = [
             Driver.start(folder, name, config={"peers": peers}, within=tuple(netns.inside(name))) for name in NODES
         ]
         try:
-            volume = nodes[0].create("register", parameters={"engine": "glusterfs"})
+            volume = nodes[0].create("register", parameters={"engine": "glusterfs", "replicas": str(replicas)})
             paths = []
             for node in nodes:
                 node.stage(volume)
                 paths.append(node.publish(volume))
-            yield Bench(nodes, paths, seconds, keep)
+            yield Bench(nodes, paths, seconds, keep, replicas)
             for node in nodes:
                 node.unpublish(volume)
                 node.unstage(volume)
-            nodes[0].delete(volume.volume_id)
+            _delete(nodes[0], volume.volume_id)
         finally:
             for node in nodes:
                 node.stop()
             unmount_below(folder)
+
+
+def judge(replicas: int, seconds: float, keep: Path) -> list[Verdict]:
+    """Return the verdicts on a volume with so many replicas; the control needs one brick only."""
+    with (
+        tempfile.TemporaryDirectory(prefix="ub-consistency-") as name,
+        bench(Path(name), seconds, keep, replicas) as calm,
+    ):
+        harmed = replace(calm, is_harmful=True)
+        verdicts = [
+            register(calm, "register-open", "register, open for each operation"),
+            register(calm, "register-held", "register, descriptor held"),
+            append(calm, "append log, from three nodes"),
+            race(calm),
+            lock(calm),
+            register(harmed, "register-open", "register, brick killed, cable pulled"),
+            append(harmed, "append log, brick killed, cable pulled"),
+        ]
+        if replicas == 1:
+            verdicts.append(control(calm, Path(name)))
+    return verdicts
+
+
+def control(calm: Bench, folder: Path) -> Verdict:
+    """Let the judge look at the same volume with GlusterFS's usual caches, which it must find out."""
+    with cached(calm, folder) as paths:
+        places = [path / "control" for path in paths]
+        caught = register(calm, "register-held", "control", places, control=True)
+        for _ in range(3):  # caches are not always wrong: the judge is called blind after the fourth time only
+            if not caught.wrong:
+                caught = register(calm, "register-held", "control", places, control=True)
+    return caught
 
 
 def main() -> int:
@@ -211,29 +267,19 @@ def main() -> int:
     arguments = parser.parse_args()
     keep = arguments.keep or Path(tempfile.mkdtemp(prefix="ub-histories-"))
     keep.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="ub-consistency-") as name, bench(Path(name), arguments.seconds, keep) as b:
-        verdicts = [
-            register(b, "register-open", "register, open for each operation"),
-            register(b, "register-held", "register, descriptor held"),
-            append(b, "append log, from three nodes"),
-            race(b),
-            lock(b),
-            register(replace(b, is_harmful=True), "register-open", "register, brick killed, cable pulled"),
-            append(replace(b, is_harmful=True), "append log, brick killed, cable pulled"),
-        ]
-        with cached(b, Path(name)) as paths:
-            control = [path / "control" for path in paths]
-            caught = register(b, "register-held", "control", control, control=True)
-            if not caught.wrong:  # caches are not always wrong: once more before the checker is called blind
-                caught = register(b, "register-held", "control", control, control=True)
-            verdicts.append(caught)
-    print(f"{'three nodes, engine glusterfs, replicas 1':<46} {'operations':>10} {'violations':>10}")
-    for each in verdicts:
-        mark = "ok" if each.is_good else "FAILED"
-        what = "negative control: with caches" if each.must_be_caught else each.what
-        print(f"{what:<46} {each.operations:>10} {each.wrong:>10}  {mark}  {each.note}")
+    is_good = True
+    for replicas in (1, 3):
+        title = f"three nodes, engine glusterfs, replicas {replicas}"
+        verdicts = judge(replicas, arguments.seconds, keep)
+        print(f"{title:<46} {'operations':>10} {'violations':>10}")
+        for each in verdicts:
+            mark = "ok" if each.is_good else "FAILED"
+            what = "negative control: with caches" if each.must_be_caught else each.what
+            print(f"{what:<46} {each.operations:>10} {each.wrong:>10}  {mark}  {each.note}".rstrip())
+        is_good = is_good and all(each.is_good for each in verdicts)
+        print(flush=True)
     print(f"histories: {keep}")
-    return 0 if all(each.is_good for each in verdicts) else 1
+    return 0 if is_good else 1
 
 
 if __name__ == "__main__":

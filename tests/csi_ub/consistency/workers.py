@@ -2,20 +2,24 @@
 
 A worker prints one line of JSON for each thing it did, with times of CLOCK_MONOTONIC, which all processes of a
 machine share; so nodes are namespaces of one machine. It goes on after an error: that operation may have happened.
+It ends after its time, or when it is told to by SIGTERM, between two operations.
 """
 
 import fcntl
 import json
 import os
 import random
+import signal
 import struct
 import sys
+import threading
 import time
 import zlib
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+_told_to_end = threading.Event()
 _RECORD = struct.Struct("<III")  # writer, number, checksum of both
 
 
@@ -32,7 +36,7 @@ def register_held(path: Path, me: int, seconds: float) -> None:
 
 def _register(path: Path, me: int, seconds: float, get: Callable[[], int], put: Callable[[int], None]) -> None:
     choice, count, until = random.Random(me), 0, time.monotonic() + seconds
-    while time.monotonic() < until:
+    while _goes_on(until):
         is_write = choice.random() < 0.5
         count += is_write
         value, end = (me << 32) + count, float("inf")
@@ -57,7 +61,7 @@ def _register(path: Path, me: int, seconds: float, get: Callable[[], int], put: 
 def append(path: Path, me: int, seconds: float) -> None:
     """Append records to one file; tell each that was acknowledged."""
     until, number = time.monotonic() + seconds, 0
-    while time.monotonic() < until:
+    while _goes_on(until):
         number += 1
         with suppress(OSError):
             descriptor = os.open(path, os.O_WRONLY | os.O_APPEND)
@@ -73,7 +77,7 @@ def append(path: Path, me: int, seconds: float) -> None:
 def race(path: Path, me: int, seconds: float) -> None:
     """Compete to create files and folders, and to move one file away; tell each that was won."""
     until, number = time.monotonic() + seconds, 0
-    while time.monotonic() < until:
+    while _goes_on(until):
         number += 1
         with suppress(FileExistsError):
             os.close(os.open(path / f"file-{number}", os.O_CREAT | os.O_EXCL | os.O_WRONLY))
@@ -89,13 +93,17 @@ def race(path: Path, me: int, seconds: float) -> None:
 def count(path: Path, me: int, seconds: float) -> None:
     """Add one to a number under a lock; tell each time it was done."""
     until = time.monotonic() + seconds
-    while time.monotonic() < until:
+    while _goes_on(until):
         with path.open("r+b", buffering=0) as file:
             (fcntl.flock if me % 2 else _lockf)(file.fileno(), fcntl.LOCK_EX)
             value = int(file.read() or b"0") + 1
             file.seek(0)
             file.write(b"%020d" % value)
             _tell({"value": value})
+
+
+def _goes_on(until: float) -> bool:
+    return time.monotonic() < until and not _told_to_end.is_set()
 
 
 def _lockf(descriptor: int, operation: int) -> None:
@@ -133,4 +141,5 @@ KINDS: dict[str, Callable[[Path, int, float], None]] = {
 }
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: _told_to_end.set())
     KINDS[sys.argv[1]](Path(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4]))
