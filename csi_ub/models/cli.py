@@ -183,16 +183,16 @@ def _push(store: ModelStore, folder: Path) -> str:
 
 
 def _list(model: Model) -> None:
-    versions = model.store.listed()
+    versions, wanted = model.store.listed(), model.store.wanted()[:1]
     for version in versions:
         since = datetime.fromtimestamp(version.since, UTC).strftime("%Y-%m-%d %H:%M:%SZ") if version.since else "never"
-        mark = "in force since" if version.is_current else "last in force"
+        mark = "in force since" if version.is_current else "wanted since" if version.id in wanted else "last in force"
         print(f"{version.id}  {size_text(version.size):>10}  {mark} {since}")
     if not versions:
         print("no versions")
     for other in model.others():
         whole = sum(version.id in other.whole for version in versions)
-        print(f"node {other.node}: {whole} of {len(versions)} whole, in force {str(other.current)[:12]}")
+        print(f"node {other.node}: {whole} of {len(versions)} whole, in force {(other.current or '-')[:12]}")
 
 
 def _with_progress(what: str, store: ModelStore, version: str, do: object) -> None:
