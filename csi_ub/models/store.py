@@ -24,6 +24,7 @@ from pathlib import Path
 import msgspec
 
 from csi_ub.locks import hold
+from csi_ub.models.chunks import Place, read_chunk
 from csi_ub.models.manifest import CHUNK, File, Manifest, chunk_at, is_safe
 from csi_ub.models.users import open_files
 from csi_ub.pools.copy import remove_tree
@@ -162,7 +163,7 @@ class ModelStore:
         id_ = self._named(version)
         for file in self.manifest(id_).files:
             for index, wanted in enumerate(file.chunks):
-                piece = _read(self.versions / id_ / file.path, *chunk_at(file, index))
+                piece = read_chunk(self.versions / id_ / file.path, *chunk_at(file, index))
                 if hashlib.sha256(piece).hexdigest() != wanted:
                     raise HostFault(f"{file.path} of version {id_} is damaged at byte {index * CHUNK}")
                 progress(len(piece))
@@ -197,9 +198,9 @@ class ModelStore:
             os.ftruncate(out.fileno(), file.size)
             for index, wanted in enumerate(file.chunks):
                 offset, size = chunk_at(file, index)
-                here = _Place(out.fileno(), offset, size)
+                here = Place(out.fileno(), offset, size)
                 if not here.holds(wanted) and not here.take(known.get(wanted), wanted):
-                    here.write(_read(source / file.path, offset, size), wanted, source / file.path)
+                    here.write(read_chunk(source / file.path, offset, size), wanted, source / file.path)
                     moved += size
                 progress(size)
             out.flush()
@@ -249,49 +250,6 @@ class ModelStore:
     def _alone(self, what: str = "the versions") -> Iterator[None]:
         with hold(self.share / "nodes", f"{what} of {self.share}", wait_s=2):
             yield
-
-
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """Where a chunk belongs: ``size`` bytes at ``offset`` of the open file ``out``."""
-
-    out: int
-    offset: int
-    size: int
-
-    def holds(self, wanted: str) -> bool:
-        return hashlib.sha256(os.pread(self.out, self.size, self.offset)).hexdigest() == wanted
-
-    def take(self, known: tuple[Path, int] | None, wanted: str) -> bool:
-        """Copy the chunk from an earlier version, which may be sharing blocks; return whether it is there now."""
-        if known is None:
-            return False
-        try:
-            with known[0].open("rb", buffering=0) as old:
-                done = 0
-                while done < self.size:
-                    place = (known[1] + done, self.offset + done)
-                    copied = os.copy_file_range(old.fileno(), self.out, self.size - done, *place)
-                    if copied == 0:
-                        return False
-                    done += copied
-        except OSError as error:
-            if error.errno in (errno.ENOSPC, errno.EDQUOT):
-                raise
-            return False
-        return self.holds(wanted)
-
-    def write(self, piece: bytes, wanted: str, source: Path) -> None:
-        if hashlib.sha256(piece).hexdigest() != wanted:
-            raise InvalidRequest(f"{source} changed while it was pushed")
-        done = 0
-        while done < len(piece):
-            done += os.pwrite(self.out, piece[done:], self.offset + done)
-
-
-def _read(path: Path, offset: int, size: int) -> bytes:
-    with path.open("rb", buffering=0) as file:
-        return os.pread(file.fileno(), size, offset)
 
 
 def _seal(folder: Path) -> None:
