@@ -167,7 +167,8 @@ class NodeVolumes:
                     if use.mode is AccessMode.MULTI_NODE_SINGLE_WRITER:
                         self._attach(self.volumes.again(volume_id, record.context), after, use.mode)
                     apply(steps, Mounter(source).do)
-                    self._hand_over(volume_id, source, context, target, use)
+                    if record.context.get("type") == VolumeType.MEMORY.value:
+                        self._hand_over(volume_id, source, context, target, use)
             finally:
                 os.close(source)
 
@@ -193,7 +194,7 @@ class NodeVolumes:
                         self._attach(self.volumes.again(volume_id, record.context), after, mode)
 
     def _hand_over(self, volume_id: str, source: int, context: Mapping[str, str], target: Path, use: Use) -> None:
-        """Let nri-qos know which device nodes the pod must be able to open; there are some in memory volumes only."""
+        """Let nri-qos know which device nodes of a memory volume the pod must be able to open."""
         nodes, pod = devices(Path(f"/proc/self/fd/{source}")), handover.pod_of(context, str(target))
         if nodes and pod:
             is_read_only = bool(use.attributes & Attribute.RDONLY)
