@@ -4,6 +4,7 @@ Helm and kubeconform are installed with Go in pinned versions; the schemas are t
 """
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -11,8 +12,10 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+import grpc
 import pytest
 import yaml
+from ubproto.csi.v1 import csi_pb2, csi_pb2_grpc
 
 from cni_ub.agent.config import AgentConfig
 from cni_ub.agent.confplan import ALONE
@@ -394,6 +397,33 @@ def test_the_controller_knows_the_peers_and_opens_no_port_of_a_node(render: Rend
     settings = config.convert(yaml.safe_load(text), CsiConfig, where="csi")
     assert [peer.node for peer in settings.peers] == ["a"]
     assert settings.metrics_address is None
+
+
+def test_the_controller_serves_with_what_the_chart_gives_it_and_no_capability(render: Render, tmp_path: Path) -> None:
+    manifests = render(*CONTROLLER)
+    text = of_kind(manifests, "ConfigMap")["ub-ub-node-csi-controller"]["data"]["csi.yaml"]
+    key, settings, endpoint = tmp_path / "key", tmp_path / "csi.yaml", tmp_path / "csi.sock"
+    key.write_text("0123456789abcdef" * 3)
+    key.chmod(0o400)
+    settings.write_text(text.replace("/etc/ub-node-peers/key", str(key)))
+    [csi] = [one for one in pods(manifests)["ub-ub-node-csi-controller"]["containers"] if one["name"] == "csi"]
+    places = {
+        "unix:///csi/csi.sock": f"unix://{endpoint}",
+        "$(POD_NAME)": "c-0",
+        "/etc/ub-node/csi.yaml": str(settings),
+    }
+    arguments = [places.get(argument, argument) for argument in csi["args"]]
+    nothing = ["setpriv", "--inh-caps=-all", "--bounding-set=-all", "--ambient-caps=-all", "--no-new-privs"]
+    environ = {**os.environ, "UB_ROOT": str(tmp_path), "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'proto'}"}
+    with subprocess.Popen([*nothing, sys.executable, "-m", "csi_ub", *arguments], env=environ) as driver:
+        try:
+            with grpc.insecure_channel(f"unix:{endpoint}") as channel:
+                asked = csi_pb2_grpc.IdentityStub(channel).Probe
+                assert asked(csi_pb2.ProbeRequest(), timeout=60, wait_for_ready=True).ready.value
+            driver.terminate()
+            assert driver.wait(60) == 0
+        finally:
+            driver.kill()
 
 
 def test_an_account_may_what_its_sidecars_need_and_no_other(render: Render) -> None:
