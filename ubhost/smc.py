@@ -33,7 +33,7 @@ NETLINK_SOCK_DIAG, SOCK_DIAG_BY_FAMILY, AF_SMC = 4, 20, 43
 _DIAG_REQUEST = struct.Struct("=BxxB48x")
 _DIAG_MESSAGE = struct.Struct("=BBBB48xIQ")
 _U32, _U16 = struct.Struct("=I"), struct.Struct("=H")
-DIAG_FALLBACK = 4
+DIAG_FALLBACK = 5  # after CONNINFO, LGRINFO, SHUTDOWN, DMBINFO
 
 
 class Mode(IntEnum):

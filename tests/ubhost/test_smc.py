@@ -127,7 +127,7 @@ def test_reasons_for_falling_back_are_counted() -> None:
 
 
 def diag(mode: int, reason: int | None = None) -> bytes:
-    extra = b"" if reason is None else attribute(4, struct.pack("=II", reason, 0))
+    extra = b"" if reason is None else attribute(5, struct.pack("=II", reason, 0))
     return struct.pack("=BBBB48xIQ", 43, 1, mode, 0, 0, 0) + extra
 
 
