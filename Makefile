@@ -50,6 +50,9 @@ test-binary:    ## the tests of the built executables
 test-chart:     ## the Helm chart, against the Kubernetes API (needs Go for its tools)
 	@packaging/setup test && .venv/bin/pytest $(PYTEST_OPTIONS) -m chart
 
+docs:           ## the pages that are made from the code: docs/reference.md, docs/compatibility.md
+	@packaging/setup && $(PY) -m docs.reference >docs/reference.md && $(PY) -m docs.compatibility >docs/compatibility.md
+
 manifests:      ## packaging/manifests/: the chart for people without Helm (needs Go for Helm)
 	@packaging/render-manifests
 
@@ -80,4 +83,4 @@ bench-agent:    ## what ub-agent costs at rest, against its budget
 e2e:            ## the built executables on a real node: QEMU, containerd, three NUMA nodes
 	@packaging/setup e2e && $(PY) -m e2e
 
-.PHONY: manifests bench-csi bench-nri bench-qos consistency consistency-short conformance help setup demo test test-kernel test-binary test-chart release image bench-cni bench-startup bench-agent bench-zerocopy lint fmt type proto build e2e
+.PHONY: docs manifests bench-csi bench-nri bench-qos consistency consistency-short conformance help setup demo test test-kernel test-binary test-chart release image bench-cni bench-startup bench-agent bench-zerocopy lint fmt type proto build e2e
