@@ -141,7 +141,7 @@ def test_each_connection_says_how_it_travels() -> None:
     )
     netns, request = played.heard[0]
     assert netns == 17
-    assert request[16:20] == b"\x2b\0\0\x08"
+    assert request[16:20] == b"\x2b\0\0\x10"
     assert len(request) == 16 + 4 + 48
 
 
