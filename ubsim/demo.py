@@ -28,7 +28,7 @@ SCENARIO = HERE / "scenarios" / "demo.yaml"
 PODS = HERE / "demo_pods.yaml"
 NETWORK = {"cniVersion": "1.1.0", "name": "ub", "type": "ub-cni", "mode": "main", "deviceID": "urma_1"}
 MODULES = {"ub-cni": "cni_ub", "ub-csi": "csi_ub", "ubnode": "ubnode"}
-STEP_TIMEOUT_S = 30.0
+STEP_TIMEOUT_S = 120.0
 
 
 def executable(name: str) -> list[str]:

@@ -15,9 +15,9 @@ from ubproto.csi.v1 import csi_pb2_grpc
 from ubhost.errors import HostFault
 from ubsim.handles import NodeHandle
 
-START_TIMEOUT_S = 20.0
-STOP_TIMEOUT_S = 10.0
-CALL_TIMEOUT_S = 30.0
+START_TIMEOUT_S = 60.0
+STOP_TIMEOUT_S = 60.0
+CALL_TIMEOUT_S = 120.0
 
 CAPABILITY = csi.VolumeCapability(
     mount=csi.VolumeCapability.MountVolume(),

@@ -24,8 +24,9 @@ def temporary() -> Iterator[Path]:
 
 
 def start(temporary: Path, **environ: str) -> "subprocess.Popen[str]":
+    """Start it as a terminal would: a shell that started us in the background had us ignore SIGINT."""
     return subprocess.Popen(
-        [sys.executable, "-m", "ubsim.demo"],
+        ["env", "--default-signal=INT", sys.executable, "-m", "ubsim.demo"],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "TMPDIR": str(temporary), **environ},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -37,7 +38,7 @@ def test_the_demo_runs_twice_in_a_row_and_leaves_nothing_behind(temporary: Path)
     before = traces(temporary)
     for _ in range(2):
         process = start(temporary)
-        story, complaints = process.communicate(timeout=120)
+        story, complaints = process.communicate(timeout=240)
         assert process.returncode == 0, story + complaints
         assert "ubnode show" in story
         assert "3 packets transmitted, 3 received, 0% packet loss" in story
@@ -65,7 +66,7 @@ def test_a_stopped_demo_takes_everything_down(temporary: Path, after: str, numbe
             break
     time.sleep(0.05)
     process.send_signal(number)
-    _, complaints = process.communicate(timeout=60)
+    _, complaints = process.communicate(timeout=180)
     assert process.returncode == 130, complaints
     assert "Traceback" not in complaints
     assert traces(temporary) == before
@@ -79,7 +80,7 @@ def test_a_demo_whose_plugin_fails_says_which_and_takes_everything_down(temporar
         (broken / name).chmod(0o755)
     before = traces(temporary)
     process = start(temporary, UB_BIN_DIR=str(broken))
-    _, complaints = process.communicate(timeout=60)
+    _, complaints = process.communicate(timeout=180)
     assert process.returncode == 1
     assert "broken on purpose" in complaints
     assert "Traceback" not in complaints
