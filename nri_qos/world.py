@@ -255,6 +255,8 @@ class World:
             cpus, mems = place.exclusive or cpus, place.nodes or mems
             self.placements[request.key] = place
             decision = replace(decision, placement=place)
+        elif qos is QosClass.BE and not self.kubelet_is_static:  # where we put it, however many CPUs that are
+            container = replace(container, resources=replace(container.resources, cpus=""))
         if qos.is_managed:
             shares = container.resources.shares if qos is QosClass.BE else None
             decision = replace(decision, shares=shares, cpus=cpus or None, mems=mems or None)

@@ -206,6 +206,26 @@ def test_where_a_container_was_moved_outlives_a_restart() -> None:
     assert not again.counts["displaced",]
 
 
+@pytest.mark.parametrize("qos", ["LS", "HLS", "BE"])
+def test_who_happens_to_share_as_many_cpus_as_it_asks_for_does_not_own_them_after_a_restart(qos: str) -> None:
+    world = World(Config())
+    world.machine = nodes.machine("0-5")
+    for uid in ("a", "b"):
+        world.add_pod(_hls(uid))
+        world.create(_hls(uid), _running(uid, 2))
+    pod = Pod("s-c", "c", "c", "shop", {}, {OWN_KEY: qos}, "/kubepods/podc")
+    world.add_pod(pod)
+    shared = world.create(pod, _running("c", 2)).cpus
+    assert shared == frozenset({4, 5})
+    for placements in (dict(world.placements), {}):
+        again = World(Config())
+        again.machine, again.placements = world.machine, placements
+        running = [_running("a", 2, "0-1"), _running("b", 2, "2-3"), _running("c", 2, "4-5")]
+        again.synchronize([_hls("a"), _hls("b"), pod], running)
+        assert again.node().shared == shared
+        assert not again.members["c-c"].own_cpus
+
+
 def test_of_two_claims_the_reserved_one_wins_and_the_other_is_placed_anew() -> None:
     world = World(Config())
     world.machine = nodes.machine("0-5")
