@@ -107,13 +107,13 @@ class Volumes:
     def _newest(self, volume_id: str, owner: str, context: Mapping[str, str]) -> dict[str, str]:
         """Return what the owner says of a volume now: its consistency may have been switched since it was made.
 
-        Raises:
-            NotFound: the owner has no such volume.
+        Where the owner does not answer, or several nodes share one address and the wrong one did, the engine finds out
+        whether the old context is still good.
         """
         try:
             told = self.peers.ask(owner, "volume.context", {"volume": volume_id}, _ASK_S)["context"]
-        except (Unreachable, Unsupported):
-            return dict(context)  # whoever does not reach the owner gets nowhere with an old engine either
+        except (Unreachable, Unsupported, NotFound):
+            return dict(context)
         return {str(key): str(value) for key, value in told.items()}
 
     def again(self, volume_id: str, context: Mapping[str, str]) -> Reach:

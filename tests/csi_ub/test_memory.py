@@ -32,12 +32,11 @@ scenario = pytest.mark.scenario({"name": "memory", "nodes": [{"name": "node", "c
 @pytest.fixture
 def nodes(supernode: SuperNodeHandle) -> Iterator[list[Driver]]:
     config: dict[str, object] = {
-        "peers": [{"node": name, "address": "127.0.0.1"} for name in supernode.nodes],
+        "peers": [{"node": name, "address": f"127.0.0.{at}"} for at, name in enumerate(supernode.nodes, 1)],
+        "peer_port": 24200,
         "memory_quota": {"small": "256MiB", "*": "1GiB"},
     }
-    drivers = []
-    for number, name in enumerate(supernode.nodes):
-        drivers.append(Driver.start(supernode.folder, name, config={**config, "peer_port": 24200 + number}))
+    drivers = [Driver.start(supernode.folder, name, config=config) for name in supernode.nodes]
     yield drivers
     for driver in drivers:
         driver.stop()
