@@ -413,6 +413,7 @@ def _original(link: Link, want: Wanted, addresses: tuple[str, ...]) -> OriginalL
     return OriginalLink(
         link.name, link.index, link.mtu, link.mac, link.alias, link.qlen, link.is_up, link.altnames, addresses,
         pod_name=want.ifname, group=link.group, is_promisc=link.is_promisc, identity=identity_of(link),
+        is_allmulti=link.is_allmulti, has_xdp=link.has_xdp,
     )  # fmt: skip
 
 

@@ -23,6 +23,7 @@ from cni_ub.plan import Held, Seen, Wanted, fallback_name, read_mark
 from cni_ub.steps import (
     Address,
     Altname,
+    DetachXdp,
     DeviceStep,
     Expose,
     Limit,
@@ -34,6 +35,7 @@ from cni_ub.steps import (
     Rename,
     Route,
     SetAlias,
+    SetAllmulti,
     SetGroup,
     SetMac,
     SetMtu,
@@ -278,6 +280,10 @@ class Node:
                 socket.set_group(index, group)
             case SetPromisc(on=on):
                 socket.set_promisc(index, on=on)
+            case SetAllmulti(on=on):
+                socket.set_allmulti(index, on=on)
+            case DetachXdp():
+                socket.detach_xdp(index)
 
     def _name(self, step: Rename | Altname) -> None:
         socket, index = self._target(step)

@@ -16,6 +16,7 @@ from cni_ub.errors import BadEnvironment
 from cni_ub.steps import (
     Address,
     Altname,
+    DetachXdp,
     Expose,
     Limit,
     LimitReceiving,
@@ -25,6 +26,7 @@ from cni_ub.steps import (
     Rename,
     Route,
     SetAlias,
+    SetAllmulti,
     SetGroup,
     SetMac,
     SetMtu,
@@ -295,6 +297,10 @@ def _plan_attributes(original: OriginalLink, link: Link, held: Held, seen: Seen)
         steps.append(SetGroup(at, name, original.group, link.group))
     if link.is_promisc != original.is_promisc:
         steps.append(SetPromisc(at, name, original.is_promisc))
+    if link.is_allmulti != original.is_allmulti:
+        steps.append(SetAllmulti(at, name, original.is_allmulti))
+    if link.has_xdp and not original.has_xdp:
+        steps.append(DetachXdp(at, name))
     lost = [alt for alt in original.altnames if alt not in link.altnames and alt not in seen.host_names]
     steps += [Altname(at, name, alt, present=True) for alt in lost if alt not in (name, original.pod_name)]
     if original.is_up and not link.is_up:

@@ -95,6 +95,27 @@ class SetPromisc:
 
 
 @dataclass(frozen=True, slots=True)
+class SetAllmulti:
+    at: Side
+    name: str
+    on: bool
+
+    def undo(self) -> "SetAllmulti":
+        return replace(self, on=not self.on)
+
+
+@dataclass(frozen=True, slots=True)
+class DetachXdp:
+    """Take away the BPF programs that a pod left on a link. They are not ours to put back: to undo it is to do it."""
+
+    at: Side
+    name: str
+
+    def undo(self) -> "DetachXdp":
+        return self
+
+
+@dataclass(frozen=True, slots=True)
 class Altname:
     """Give a link an alternative name, or take it."""
 
@@ -224,7 +245,7 @@ class LimitReceiving:
         return replace(self, rate=self.was, was=self.rate)
 
 
-Setting = SetUp | SetAlias | SetMtu | SetQlen | SetMac | SetGroup | SetPromisc
+Setting = SetUp | SetAlias | SetMtu | SetQlen | SetMac | SetGroup | SetPromisc | SetAllmulti | DetachXdp
 LinkStep = Setting | Altname | Rename | Move | Address | Route
 DeviceStep = Expose | MoveEids | Limit | SetServiceLevel
 RateStep = LimitSending | LimitReceiving

@@ -395,6 +395,8 @@ class Link:
     qlen: int = 1000  # packets
     group: int = 0
     is_promisc: bool = False
+    is_allmulti: bool = False
+    has_xdp: bool = False  # a BPF program sees its packets first
     kind: str = ""  # of a virtual link; "" for hardware
     parent: str = ""  # "bus/device" of the hardware it belongs to
     permanent_mac: str = ""

@@ -43,6 +43,8 @@ class OriginalLink:
     group: int = 0
     is_promisc: bool = False
     identity: Identity | None = None  # records of older versions have none
+    is_allmulti: bool = False
+    has_xdp: bool = False
 
 
 @dataclass(frozen=True, slots=True)

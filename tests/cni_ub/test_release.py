@@ -1,18 +1,37 @@
 """DEL, repair and GC, whatever the pod, the driver and earlier calls have done."""
 
+import ctypes
 import errno
+import os
+import platform
+import struct
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from cni_ub import reconcile
 from cni_ub.reconcile import Condition
 from tests.cni_ub.machine import Machine, ip
+from ubhost.kernel.rtnl import (
+    IFINFO,
+    IFLA_XDP,
+    IFLA_XDP_FD,
+    IFLA_XDP_FLAGS,
+    NLA_F_NESTED,
+    RTM_NEWLINK,
+    S32,
+    U32,
+    XDP_MODES,
+    Rtnl,
+)
+from ubhost.netlink import NLM_F_ACK, attribute
 from ubhost.record import State
 from ubsim.faults import When
 
 pytestmark = pytest.mark.kernel
 
+BPF = {"x86_64": 321, "aarch64": 280}  # the number of bpf(2)
 WITH_IPAM = {"ipam": {"type": "obedient"}}
 
 
@@ -40,6 +59,7 @@ def delete(machine: Machine, pod: str, **conf: object) -> int:
         "-n pod-1 link property add dev net1 altname other",
         "-n pod-1 link property add dev net1 altname ipourma2",
         "-n pod-1 link set net1 promisc on group 77",
+        "-n pod-1 link set net1 allmulticast on",
     ],
 )
 def test_whatever_the_pod_does_to_its_link_it_comes_home_as_it_was(
@@ -49,6 +69,34 @@ def test_whatever_the_pod_does_to_its_link_it_comes_home_as_it_was(
     assert delete(machine, pod) == 0
     assert machine.state() == attached
     assert machine.names_in(pod) == {"lo"}
+
+
+def test_a_bpf_program_that_the_pod_left_on_its_link_stays_behind(
+    machine: Machine, pod: str, attached: tuple[object, ...]
+) -> None:
+    with Path(pod).open("rb") as netns, Rtnl(netns.fileno()) as rtnl:
+        link = rtnl.link("net1")
+        assert link
+        program = load_xdp_pass()
+        what = attribute(IFLA_XDP_FD, S32.pack(program)) + attribute(IFLA_XDP_FLAGS, U32.pack(XDP_MODES[0]))
+        body = IFINFO.pack(0, 0, link.index, 0, 0) + attribute(IFLA_XDP | NLA_F_NESTED, what)
+        rtnl.ask(RTM_NEWLINK, NLM_F_ACK, body)
+        os.close(program)
+        changed = rtnl.link("net1")
+        assert changed
+        assert changed.has_xdp
+    assert delete(machine, pod) == 0
+    assert machine.state() == attached
+
+
+def load_xdp_pass() -> int:
+    """Load a program that lets every packet pass (r0 = 2; exit) and return its descriptor. Source: bpf(2)."""
+    code = ctypes.create_string_buffer(struct.pack("=BBhiBBhi", 0xB7, 0, 0, 2, 0x95, 0, 0, 0))
+    licence = ctypes.create_string_buffer(b"GPL")
+    what = struct.pack("=IIQQIIQ", 6, 2, ctypes.addressof(code), ctypes.addressof(licence), 0, 0, 0)
+    fd: int = ctypes.CDLL(None, use_errno=True).syscall(BPF[platform.machine()], 5, what, len(what))
+    assert fd >= 0, os.strerror(ctypes.get_errno())
+    return fd
 
 
 def test_a_link_that_the_pod_hid_in_a_namespace_of_its_own_comes_home(

@@ -54,16 +54,18 @@ IFLA_LINKINFO, IFLA_INFO_KIND = 18, 1
 IFLA_LINK, IFLA_GROUP, IFLA_LINK_NETNSID = 5, 27, 37
 IFLA_PERM_ADDRESS, IFLA_PARENT_DEV_NAME, IFLA_PARENT_DEV_BUS_NAME = 54, 56, 57
 IFLA_EXT_MASK, IFLA_PROP_LIST, IFLA_ALT_IFNAME = 29, 52, 53
+IFLA_XDP, IFLA_XDP_FD, IFLA_XDP_ATTACHED, IFLA_XDP_FLAGS = 43, 1, 2, 3
+XDP_MODES = 1 << 1, 1 << 2  # by the kernel itself, by the driver
 RTEXT_FILTER_SKIP_STATS = 8
 _LINK_ATTRIBUTES = frozenset(
     {
         IFLA_ADDRESS, IFLA_IFNAME, IFLA_MTU, IFLA_TXQLEN, IFLA_IFALIAS, IFLA_PROP_LIST, IFLA_LINKINFO, IFLA_LINK,
-        IFLA_GROUP, IFLA_LINK_NETNSID, IFLA_PERM_ADDRESS, IFLA_PARENT_DEV_NAME, IFLA_PARENT_DEV_BUS_NAME,
+        IFLA_GROUP, IFLA_LINK_NETNSID, IFLA_PERM_ADDRESS, IFLA_PARENT_DEV_NAME, IFLA_PARENT_DEV_BUS_NAME, IFLA_XDP,
     }
 )  # fmt: skip
 NETNSA_NSID, NETNSA_FD = 1, 3
 NLA_F_NESTED = 0x8000
-IFF_UP, IFF_PROMISC = 1, 0x100
+IFF_UP, IFF_PROMISC, IFF_ALLMULTI = 1, 0x100, 0x200
 
 IFA_ADDRESS, IFA_LOCAL, IFA_FLAGS = 1, 2, 8
 IFA_F_NODAD, IFA_F_TENTATIVE, IFA_F_PERMANENT = 0x02, 0x40, 0x80
@@ -152,6 +154,23 @@ class Rtnl:
 
     def set_promisc(self, index: int, *, on: bool) -> None:
         self._change(index, flags=IFF_PROMISC if on else 0, mask=IFF_PROMISC)
+
+    def set_allmulti(self, index: int, *, on: bool) -> None:
+        self._change(index, flags=IFF_ALLMULTI if on else 0, mask=IFF_ALLMULTI)
+
+    def detach_xdp(self, index: int) -> None:
+        """Take away the BPF programs that see a link's packets first, but for those of offloading hardware.
+
+        Raises:
+            Refused: EBUSY, a living process holds one by a BPF link; it goes with that process.
+        """
+        for mode in XDP_MODES:
+            what = attribute(IFLA_XDP_FD, S32.pack(-1)) + attribute(IFLA_XDP_FLAGS, U32.pack(mode))
+            try:
+                self._change(index, attribute(IFLA_XDP | NLA_F_NESTED, what))
+            except Refused as refused:
+                if refused.code != errno.EOPNOTSUPP:  # a driver that has no such thing
+                    raise
 
     def set_group(self, index: int, group: int) -> None:
         self._change(index, attribute(IFLA_GROUP, U32.pack(group)))
@@ -300,6 +319,8 @@ class Rtnl:
             qlen=U32.unpack(found[IFLA_TXQLEN])[0],
             group=U32.unpack(found[IFLA_GROUP])[0],
             is_promisc=bool(flags & IFF_PROMISC),
+            is_allmulti=bool(flags & IFF_ALLMULTI),
+            has_xdp=any(dict(attributes(found.get(IFLA_XDP, b""))).get(IFLA_XDP_ATTACHED, b"")),
             permanent_mac=found.get(IFLA_PERM_ADDRESS, b"").hex(":"),
             **_origin(found),
         )
