@@ -1,7 +1,7 @@
 """What the daemon tells about itself: for metrics, ``ubnode qos`` and probes. Reads only, and only when asked."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -145,7 +145,7 @@ class Report:
             "is_homebound": house.qos is QosClass.BE and self.world.homebound.has(pod.owner),
             "quota_cpus": self.loop.seen.quota.get(house.folder or ""),
             "memory_by_node": {str(numa): size for numa, size in sorted(self.memory(house.folder).items())},
-            "files": self._files(house.folder),
+            "files": self._files(house.folder, self.world.config.knobs.get(house.qos, ())),
             "containers": [self._container(tenant) for tenant in house.tenants],
         }
 
@@ -163,10 +163,10 @@ class Report:
             "files": self._files(tenant.folder),
         }
 
-    def _files(self, folder: str | None) -> Mapping[str, str]:
-        """Return what the files that we work with say now."""
+    def _files(self, folder: str | None, configured: Iterable[str] = ()) -> Mapping[str, str]:
+        """Return what the files that we work with say now, and those that are configured."""
         found = {}
-        for file in KNOB_FILES if folder is not None else ():
+        for file in (*KNOB_FILES, *configured) if folder is not None else ():
             try:
                 found[file] = self.files.read(folder or "", file)
             except (OSError, Gone):

@@ -25,7 +25,7 @@ from ubsim.runtime import CallRefused, Runtime
 @pytest.fixture
 def running(runtime: Runtime, plugin: Plugin, tree: Tree, root: Path) -> int:
     """A node with three pods; returns the port of the metrics."""
-    plugin.start(config={"period": 0.1, "metrics_address": "127.0.0.1:0"})
+    plugin.start(config={"period": 0.1, "metrics_address": "127.0.0.1:0", "knobs": {"HLS": {"memory.low": "4096"}}})
     port = plugin.wait_for("serving metrics and probes")["port"]
     runtime.register()
     for name, qos in (("web", "LS"), ("db", "HLS"), ("batch", "BE")):
@@ -107,6 +107,7 @@ def test_a_pod_is_explained_with_reasons_and_with_what_the_files_say(running: in
     assert text.startswith("shop/db: class HLS, because qos.unifiedbus.com/class=HLS\n")
     assert "CPUs of its own: 0-1; memory near its CPUs: node 0" in text
     assert "cpuset.cpus=0-1" in text
+    until(lambda: "memory.low=4096" in ubnode(root, "explain", "shop/db"))
 
 
 def test_interrupts_on_somebodys_own_cpus_are_told(running: int, root: Path) -> None:
