@@ -109,13 +109,22 @@ def _open_netns(path: str) -> list[int]:
 
 
 def become(executable: str, stdin: bytes, nonce: bytes) -> "tuple[int, bytes]":
-    """Be an engine: go on as ``executable``, which is told to answer one call, with the same stdin once more."""
+    """Be an engine: go on as ``executable``, which is told to answer one call, with the same stdin once more.
+
+    Raises:
+        Refused: it cannot be run; in no words that a runtime takes for a DEL that found nothing.
+    """
     copy = os.memfd_create("network-configuration")
     while stdin:
         stdin = stdin[os.write(copy, stdin) :]
     os.lseek(copy, 0, os.SEEK_SET)
     os.dup2(copy, 0)
-    os.execv(executable, [executable, ONE_CALL, nonce.decode()])  # noqa: S606
+    try:
+        os.execv(executable, [executable, ONE_CALL, nonce.decode()])  # noqa: S606
+    except OSError as error:
+        raise spec.Refused(
+            spec.INTERNAL, f"no agent answers, and {executable} cannot be run: errno {error.errno}"
+        ) from None
 
 
 def _fill_standard_descriptors() -> None:

@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,19 @@ def test_a_stdin_without_a_configuration_is_a_decoding_failure(tmp_path: Path, v
     assert ran.returncode == 1
     assert b'"code": 6' in ran.stdout
     assert b"Traceback" not in ran.stderr
+
+
+def test_an_engine_that_cannot_be_run_is_no_del_that_found_nothing(tmp_path: Path) -> None:
+    script = "import sys; from cni_ub import shim; sys.exit(shim.main(lambda *call: shim.become('/nowhere', *call)))"
+    environ = {
+        "CNI_COMMAND": "DEL", "CNI_CONTAINERID": "c1", "CNI_IFNAME": "net1", "UB_ROOT": str(tmp_path),
+        "PYTHONPATH": str(REPOSITORY),
+    }  # fmt: skip
+    command = [sys.executable, "-c", script]
+    ran = subprocess.run(command, env=environ, input=CONF, capture_output=True, timeout=60, check=False)
+    assert ran.returncode == 1
+    assert b"/nowhere cannot be run" in ran.stdout
+    assert b"o such file" not in ran.stdout
 
 
 def test_all_closed_is_a_silent_failure(tmp_path: Path) -> None:
