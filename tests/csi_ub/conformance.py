@@ -46,7 +46,7 @@ def run(binary: Path, folder: Path, config: dict[str, object]) -> int:
 def main() -> int:
     binary = tool()
     failed = 0
-    for kind in ("dir", "btrfs"):
+    for kind, more in (("dir", {}), ("btrfs", {}), ("dir", {"fencing": True})):
         with tempfile.TemporaryDirectory(prefix="ub-csi-") as name:
             folder = Path(name)
             path = folder / "pool"
@@ -54,9 +54,9 @@ def main() -> int:
             try:
                 if kind == "btrfs":
                     make_btrfs(folder / "image", path)
-                sys.stdout.write(f"--- pool of type {kind}\n")
+                sys.stdout.write(f"--- pool of type {kind} {more or ''}\n")
                 sys.stdout.flush()
-                failed |= run(binary, folder, {"pools": [{"name": "p", "type": kind, "path": str(path)}]})
+                failed |= run(binary, folder, {"pools": [{"name": "p", "type": kind, "path": str(path)}], **more})
             finally:
                 unmount_below(folder)
     return 1 if failed else 0

@@ -1,8 +1,9 @@
 """Kill every call of a volume's life before each line it executes, and see that the driver finds its way.
 
-usage: kill_everywhere.py FOLDER CALL
+usage: kill_everywhere.py FOLDER CALL [EVERY]
 
-One child for each line of csi_ub and ubhost that CALL runs: it is killed by SIGKILL just before that line. Every
+One child for each line (with EVERY: each so many lines) of csi_ub and ubhost that CALL runs: it is killed by SIGKILL
+just before that line. Every
 second time the next driver repeats the call, as a cluster does that got no answer; every other time it takes the call
 back, as a cluster does that gave up. Either way exactly the wanted state must come of it. Prints the number of kills.
 
@@ -23,6 +24,7 @@ from csi_ub.config import PoolType
 from csi_ub.controller import Controller
 from csi_ub.engines import Engines
 from csi_ub.engines.bind import BindEngine
+from csi_ub.groupcontroller import GroupController
 from csi_ub.node import Node
 from csi_ub.noderecord import Debts
 from csi_ub.nodevolumes import NodeVolumes
@@ -33,12 +35,19 @@ from ubhost.kernel import mountinfo
 
 REPO = Path(__file__).parents[2]
 PRODUCT = (f"{REPO}/csi_ub/", f"{REPO}/ubhost/")  # but for the parser of the mount table, which changes nothing
-CALLS = ("create", "delete", "stage", "unstage", "publish", "unpublish")
-UNDO = {"create": "delete", "stage": "unstage", "publish": "unpublish"} | {
-    "delete": "create",
-    "unstage": "stage",
-    "unpublish": "publish",
-}
+PAIRS = (
+    ("create", "delete"),
+    ("stage", "unstage"),
+    ("publish", "unpublish"),
+    ("attach", "detach"),
+    ("snapshot", "drop-snapshot"),
+    ("group", "drop-group"),
+    ("inline", "drop-inline"),
+)
+CALLS = tuple(call for pair in PAIRS for call in pair)
+UNDO = dict(PAIRS) | {taken: made for made, taken in PAIRS}
+NEEDS = {"create": (), "inline": (), "publish": ("create", "stage")}  # the others: a volume
+HANDLE = "csi-" + "0" * 64
 CAPABILITY = csi.VolumeCapability(
     mount=csi.VolumeCapability.MountVolume(),
     access_mode=csi.VolumeCapability.AccessMode(mode=csi.VolumeCapability.AccessMode.MULTI_NODE_MULTI_WRITER),
@@ -57,7 +66,8 @@ class World:
         node = NodeVolumes(volumes, folder / "run", Debts(folder / "state"))
         node.open()
         node.settle()
-        self.controller: Any = Controller(volumes)
+        self.controller: Any = Controller(volumes, has_fencing=True)
+        self.groups: Any = GroupController(volumes)
         self.node: Any = Node(node)
         self.staging, self.target = folder / "staging", folder / "pods/target"
 
@@ -67,6 +77,8 @@ class World:
     def call(self, name: str) -> None:
         """Make one CSI call for the only volume of the world, or for the one that was deleted last."""
         volume = (self.ids() or [self._remembered()])[0]
+        snapshot = next((each.id for each in self.pool.snapshots.all()), "us-none")
+        group = next((each.id for each in self.pool.groups.all()), "ug-none")
         staged: dict[str, Any] = {"volume_id": volume, "staging_target_path": str(self.staging)}
         published: dict[str, Any] = {"volume_id": volume, "target_path": str(self.target)}
         use: dict[str, Any] = {"volume_capability": CAPABILITY}
@@ -79,6 +91,34 @@ class World:
             "stage": lambda: node.NodeStageVolume(csi.NodeStageVolumeRequest(**staged, **use), None),
             "unstage": lambda: node.NodeUnstageVolume(csi.NodeUnstageVolumeRequest(**staged), None),
             "publish": lambda: node.NodePublishVolume(csi.NodePublishVolumeRequest(**staged | published, **use), None),
+            "attach": lambda: controller.ControllerPublishVolume(
+                csi.ControllerPublishVolumeRequest(volume_id=volume, node_id="node0", **use), None
+            ),
+            "detach": lambda: controller.ControllerUnpublishVolume(
+                csi.ControllerUnpublishVolumeRequest(volume_id=volume, node_id="node0"), None
+            ),
+            "snapshot": lambda: controller.CreateSnapshot(
+                csi.CreateSnapshotRequest(name="snapshot", source_volume_id=volume), None
+            ),
+            "drop-snapshot": lambda: controller.DeleteSnapshot(csi.DeleteSnapshotRequest(snapshot_id=snapshot), None),
+            "group": lambda: self.groups.CreateVolumeGroupSnapshot(
+                csi.CreateVolumeGroupSnapshotRequest(name="group", source_volume_ids=[volume]), None
+            ),
+            "drop-group": lambda: self.groups.DeleteVolumeGroupSnapshot(
+                csi.DeleteVolumeGroupSnapshotRequest(group_snapshot_id=group), None
+            ),
+            "inline": lambda: node.NodePublishVolume(
+                csi.NodePublishVolumeRequest(
+                    volume_id=HANDLE,
+                    target_path=str(self.target),
+                    volume_context={"csi.storage.k8s.io/ephemeral": "true"},
+                    **use,
+                ),
+                None,
+            ),
+            "drop-inline": lambda: node.NodeUnpublishVolume(
+                csi.NodeUnpublishVolumeRequest(volume_id=HANDLE, target_path=str(self.target)), None
+            ),
             "unpublish": lambda: node.NodeUnpublishVolume(csi.NodeUnpublishVolumeRequest(**published), None),
         }
         answer = calls[name]()
@@ -91,6 +131,9 @@ class World:
         records = [path for path in (self.folder / "run").iterdir() if path.is_file()]
         return {
             "volumes": len(self.ids()),
+            "published to": [each.publications for each in self.pool.volumes.all()],
+            "snapshots": len(list((self.pool.path / "snapshots").iterdir())),
+            "groups": [sorted(each.name for each in path.iterdir()) for path in self.pool.path.glob("groups/*/")],
             "data": [sorted(path.name for path in (self.pool.path / "volumes").glob("*/share/data/*"))],
             "names": len(list((self.pool.path / "names").iterdir())),
             "rubbish": [*(self.pool.path / "new").iterdir(), *(self.pool.path / "trash").iterdir()],
@@ -139,31 +182,27 @@ def _killer(after: int) -> Callable[[FrameType, str, Any], Any]:
     return trace
 
 
-def main(folder: Path, name: str) -> int:
-    """Kill ``name`` everywhere; return the number of kills."""
+def main(folder: Path, name: str, every: int = 1) -> int:
+    """Kill ``name`` everywhere, or before each so many lines; return the number of kills."""
     world = World(folder)
-    if name == "delete":
-        world.call("create")
-    else:
-        for earlier in ("create", "stage", "publish"):
-            if name == earlier:
-                break
-            world.call(earlier)
-            if UNDO[name] == earlier:
-                break
+    made = name if name in dict(PAIRS) else UNDO[name]
+    for earlier in NEEDS.get(made, ("create",)):
+        world.call(earlier)
+    if name != made:
+        world.call(made)
     before = world.state()
     world.call(name)
     after = World(folder).state()
     world.call(UNDO[name])
     kills = 0
-    while killed(world, name, kills + 1):
+    while killed(world, name, kills * every + 1):
         kills += 1
         world = World(folder)  # the next driver; its start sweeps
         if kills % 2:
             world.call(name)
-            _same(world.state(), after, f"{name} repeated after a kill at line {kills}")
+            _same(world.state(), after, f"{name} repeated after a kill at line {(kills - 1) * every + 1}")
         world.call(UNDO[name])
-        _same(World(folder).state(), before, f"{UNDO[name]} after {name} was killed at line {kills}")
+        _same(World(folder).state(), before, f"{UNDO[name]} after {name} was killed at line {(kills - 1) * every + 1}")
     return kills
 
 
@@ -174,4 +213,4 @@ def _same(found: dict[str, object], wanted: dict[str, object], when: str) -> Non
 
 
 if __name__ == "__main__":
-    sys.stdout.write(f"{main(Path(sys.argv[1]), sys.argv[2])}\n")
+    sys.stdout.write(f"{main(Path(sys.argv[1]), sys.argv[2], *map(int, sys.argv[3:]))}\n")
