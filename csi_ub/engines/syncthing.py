@@ -22,7 +22,7 @@ from pathlib import Path
 from csi_ub import programs
 from csi_ub.engines.base import Reach, volume_context
 from csi_ub.locks import hold
-from csi_ub.model import Attachment, Volume, VolumeType, owner_tag
+from csi_ub.model import Attachment, Volume, VolumeType, is_own_id, owner_tag
 from csi_ub.models.follower import Follower
 from csi_ub.models.store import ModelStore
 from csi_ub.models.switching import SwitchPolicy
@@ -64,7 +64,12 @@ class SyncthingEngine:
             self.keeper.start()
 
     def verbs(self) -> Mapping[str, Verb]:
-        return {"copy.state": lambda asked: {"has": (self.keeper.replicas / str(asked.get("volume"))).is_dir()}}
+        return {"copy.state": self._copy_state}
+
+    def _copy_state(self, asked: Mapping[str, object]) -> dict[str, object]:
+        """Tell another node whether we have a copy of its volume."""
+        volume = str(asked.get("volume"))
+        return {"has": is_own_id(volume) and (self.keeper.replicas / volume).is_dir()}
 
     def tidy(self, find: Callable[[str], Volume | None]) -> None:
         """Nothing is left over."""
@@ -200,8 +205,10 @@ class SyncthingEngine:
         self.daemon.start()
         for folder in ("beats", ".stfolder"):
             (share / folder).mkdir(exist_ok=True, mode=0o700)
-        terms.write(share, agreed)
-        (share / ".stignore").write_text(folders.IGNORE_MODEL if agreed.is_model else folders.IGNORE, encoding="utf-8")
+        if terms.read(share) != agreed:  # we are called every few seconds: let the disk rest
+            ignored = folders.IGNORE_MODEL if agreed.is_model else folders.IGNORE
+            (share / ".stignore").write_text(ignored, encoding="utf-8")
+            terms.write(share, agreed)
         everybody = self.keeper.everybody()
         wanted = folders.folder(volume_id, str(share), everybody, max_staleness_s=agreed.max_staleness_s)
         try:

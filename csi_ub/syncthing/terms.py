@@ -3,6 +3,7 @@
 The file does not travel: each node writes its own, from what the volume's record or context says.
 """
 
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,10 +31,9 @@ def write(share: Path, terms: Terms) -> None:
 
 
 def read(share: Path) -> Terms | None:
-    """Return the terms of a copy; ``None`` if it is not shared (any more).
-
-    Raises:
-        HostFault: they cannot be read.
-    """
-    content = statefile.read(share / _NAME, _VERSION)
-    return None if content is None else msgspec.convert(content, Terms, strict=False)
+    """Return the terms of a copy; ``None`` if it is not shared (any more), or what is written cannot be understood."""
+    with suppress(statefile.Damaged, msgspec.ValidationError):
+        content = statefile.read(share / _NAME, _VERSION)
+        if content is not None:
+            return msgspec.convert(content, Terms, strict=False)
+    return None
