@@ -14,6 +14,7 @@ from nri_qos.config import Config
 from nri_qos.model import CPUS_KEY, NUMA_KEY, OWN_KEY, SCOPE_KEY, NumaPolicy, NumaScope, Pod, QosClass
 from ubhost.errors import InvalidRequest
 
+LONGEST_LIST = 256  # characters of a list of CPUs
 _STATIC = "kubernetes.io/config.source"
 _MIRROR = "kubernetes.io/config.mirror"
 _OWN = {qos.value: qos for qos in QosClass if qos is not QosClass.UNDECLARED}
@@ -70,13 +71,14 @@ def cpu_list(pod: Pod, qos: QosClass, config: Config) -> tuple[frozenset[int] | 
     asked = pod.annotations.get(CPUS_KEY)
     if asked is None:
         return None, ()
+    refused = ((CPUS_KEY, asked[:LONGEST_LIST]),)
+    if not qos.is_online or pod.namespace not in config.cpu_list_namespaces or len(asked) > LONGEST_LIST:
+        return None, refused  # unread: what anybody can write must not cost anything
     try:
         cpus = cpulist.parse(asked)
     except InvalidRequest:
         cpus = frozenset()
-    if cpus and qos.is_online and pod.namespace in config.cpu_list_namespaces:
-        return cpus, ()
-    return None, ((CPUS_KEY, asked),)
+    return (cpus, ()) if cpus else (None, refused)
 
 
 def numa_policy(pod: Pod, qos: QosClass, config: Config) -> tuple[NumaPolicy, tuple[tuple[str, str], ...]]:

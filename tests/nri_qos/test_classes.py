@@ -97,3 +97,11 @@ def test_only_online_pods_of_listed_namespaces_may_name_cpus(
     cpus, refused = cpu_list(asking, qos, Config(cpu_list_namespaces=["lab"]))
     assert cpus == expected
     assert refused == (() if expected else ((CPUS_KEY, value),))
+
+
+def test_a_list_of_cpus_that_is_endless_costs_nothing() -> None:
+    """An annotation can have 256 KiB, and handlers have no time."""
+    endless = Pod("id", namespace="lab", annotations={CPUS_KEY: "0-65535," * 30_000 + "1"})
+    for allowed in ([], ["lab"]):
+        cpus, refused = cpu_list(endless, QosClass.LS, Config(cpu_list_namespaces=allowed))
+        assert (cpus, [key for key, _ in refused]) == (None, [CPUS_KEY])
