@@ -35,12 +35,11 @@ class Node(csi_pb2_grpc.NodeServicer):
         self, request: csi_pb2.NodeStageVolumeRequest, context: grpc.ServicerContext
     ) -> csi_pb2.NodeStageVolumeResponse:
         required(volume_id=request.volume_id, staging_target_path=request.staging_target_path)
+        capability = one_capability(request)
         node = self._volumes.volumes.node
         if self._has_fencing and request.publish_context.get(NODE) != node:
             raise NotStaged(f"volume {request.volume_id} was not published to node {node} by ControllerPublishVolume")
-        self._volumes.stage(
-            request.volume_id, request.staging_target_path, one_capability(request), request.volume_context
-        )
+        self._volumes.stage(request.volume_id, request.staging_target_path, capability, request.volume_context)
         return csi_pb2.NodeStageVolumeResponse()
 
     def NodeUnstageVolume(
