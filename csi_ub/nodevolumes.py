@@ -15,9 +15,9 @@ from pathlib import Path
 
 from csi_ub import propagation
 from csi_ub.engines.base import Reach
+from csi_ub.engines.shm import ShmEngine
 from csi_ub.locks import hold
 from csi_ub.memory import handover
-from csi_ub.memory.folder import devices
 from csi_ub.model import AccessMode, Attachment, Capability, Consistency, VolumeType
 from csi_ub.mounter import Mounter, canonical, see
 from csi_ub.mountflags import attributes
@@ -167,8 +167,7 @@ class NodeVolumes:
                     if use.mode is AccessMode.MULTI_NODE_SINGLE_WRITER:
                         self._attach(self.volumes.again(volume_id, record.context), after, use.mode)
                     apply(steps, Mounter(source).do)
-                    if record.context.get("type") == VolumeType.MEMORY.value:
-                        self._hand_over(volume_id, source, context, target, use)
+                    self._hand_over(record, context, target, use)
             finally:
                 os.close(source)
 
@@ -193,12 +192,13 @@ class NodeVolumes:
                     with suppress(UbError):  # the owner hears of it at the latest when the volume is unstaged
                         self._attach(self.volumes.again(volume_id, record.context), after, mode)
 
-    def _hand_over(self, volume_id: str, source: int, context: Mapping[str, str], target: Path, use: Use) -> None:
+    def _hand_over(self, record: NodeRecord, context: Mapping[str, str], target: Path, use: Use) -> None:
         """Let nri-qos know which device nodes of a memory volume the pod must be able to open."""
-        nodes, pod = devices(Path(f"/proc/self/fd/{source}")), handover.pod_of(context, str(target))
-        if nodes and pod:
+        engine = self.volumes.engine(self.volumes.again(record.volume, record.context))
+        pod = handover.pod_of(context, str(target))
+        if pod and isinstance(engine, ShmEngine) and (nodes := engine.devices(record.volume)):
             is_read_only = bool(use.attributes & Attribute.RDONLY)
-            handover.write(self.run, pod, volume_id, nodes, is_read_only=is_read_only)
+            handover.write(self.run, pod, record.volume, nodes, is_read_only=is_read_only)
 
     @property
     def _locks(self) -> Path:

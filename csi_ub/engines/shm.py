@@ -147,6 +147,10 @@ class ShmEngine:
                 raise InUse(f"volume {volume.id} is in use on node {', '.join(memory.nodes)}")
             self.ubse.delete_shm(memory.name)
 
+    def devices(self, volume_id: str) -> tuple[str, ...]:
+        """Return the names of the volume's device nodes on this node, by the word of UBSE."""
+        return folder.devices(self.ubse.get_shm(_name(volume_id)), self.dev)
+
     def _place(self, volume_id: str) -> Path:
         return self.run / volume_id
 

@@ -5,6 +5,9 @@
 
 A bind mount does not open a device: the container's device cgroup must allow it too, which nri-qos sees to
 (``csi_ub.memory.handover``).
+
+Root in a pod can change the folder as it likes. So nothing is learnt from it, and nothing is written in it: what comes
+in is made beside it and renamed, which follows no link.
 """
 
 import json
@@ -55,9 +58,10 @@ def make(folder: Path, volume: str, memory: Shm, dev: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True, mode=0o755)
         for stale in [path for path in folder.glob("obmm_shmdev*") if path.name not in wanted]:
             stale.unlink()
+        draft = folder.with_name(f".{folder.name}.draft")
         for name in wanted:
-            _copy(dev / name, folder / name)
-        draft = folder / ".manifest"
+            _copy(dev / name, folder / name, draft)
+        draft.unlink(missing_ok=True)
         draft.write_text(json.dumps(manifest(volume, memory), indent=1) + "\n", encoding="utf-8")
         draft.replace(folder / "manifest.json")
     except OSError as error:
@@ -69,25 +73,33 @@ def remove(folder: Path) -> None:
     remove_tree(folder)
 
 
-def devices(folder: Path) -> tuple[str, ...]:
-    """Return the names of the character devices in ``folder``; the files of a simulated node are none."""
-    paths = sorted(folder.glob("obmm_shmdev*"))
-    return tuple(path.name for path in paths if stat.S_ISCHR(path.lstat().st_mode))
+def devices(memory: Shm, dev: Path) -> tuple[str, ...]:
+    """Return the names of the character devices of ``memory`` in ``dev``; the files of a simulated node are none.
+
+    Raises:
+        HostFault: one is missing.
+    """
+    names = sorted(map(_name, memory.memids))
+    try:
+        return tuple(name for name in names if stat.S_ISCHR((dev / name).lstat().st_mode))
+    except OSError as error:
+        raise HostFault(f"cannot see a device of memory {memory.name}: {error.strerror} ({error.filename})") from error
 
 
-def _copy(device: Path, copy: Path) -> None:
+def _copy(device: Path, copy: Path, draft: Path) -> None:
     """Make ``copy`` name what ``device`` names, open for the users of every pod that gets the volume."""
     found = device.lstat()
     there = copy.lstat() if copy.exists() else None
     is_device = stat.S_ISCHR(found.st_mode)
     if there and (there.st_rdev == found.st_rdev if is_device else os.path.samestat(there, found)):
         return
-    copy.unlink(missing_ok=True)
+    draft.unlink(missing_ok=True)
     if is_device:
-        os.mknod(copy, stat.S_IFCHR | 0o666, found.st_rdev)
+        os.mknod(draft, stat.S_IFCHR | 0o666, found.st_rdev)
     else:
-        copy.hardlink_to(device)
-    copy.chmod(0o666)
+        draft.hardlink_to(device)
+    draft.chmod(0o666)
+    draft.replace(copy)
 
 
 def _name(memid: int) -> str:

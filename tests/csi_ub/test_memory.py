@@ -210,16 +210,36 @@ def test_real_device_nodes_are_copied_and_handed_over(tmp_path: Path) -> None:
     folder.make(pod, "ub-1", region, dev)
     state = (pod / "obmm_shmdev3").lstat()
     assert (state.st_rdev, stat.S_IMODE(state.st_mode)) == (os.makedev(1, 3), 0o666)
-    assert folder.devices(pod) == ("obmm_shmdev3",)
+    assert folder.devices(region, dev) == ("obmm_shmdev3",)
     records = tmp_path / "run/ub-node/volumes"
     records.mkdir(parents=True, mode=0o700)
-    handover.write(records, "1234-abcd", "ub-1", folder.devices(pod), is_read_only=False)
+    handover.write(records, "1234-abcd", "ub-1", folder.devices(region, dev), is_read_only=False)
     (record,) = records.iterdir()
     assert record.name == "1234-abcd@ub-1.json"
     assert json.loads(record.read_text())["devices"] == [{"node": "obmm_shmdev3", "permissions": "rw"}]
     handover.remove(records, "1234-abcd", "ub-1")
     assert list(records.iterdir()) == []
     assert mountinfo.below(mountinfo.read(), tmp_path) == ()
+
+
+def test_what_root_in_a_pod_leaves_in_the_folder_reaches_no_file_and_gives_no_device(tmp_path: Path) -> None:
+    dev, pod, secret = tmp_path / "dev", tmp_path / "pod", tmp_path / "passwd"
+    dev.mkdir()
+    for name in ("obmm_shmdev3", "obmm_shmdev7"):
+        (dev / name).touch()
+    secret.write_text("root")
+    secret.chmod(0o600)
+    region = Shm("a", 128 * MiB, is_cacheable=False, info="", memids=(3,))
+    folder.make(pod, "ub-1", region, dev)
+    for name in (".manifest", ".draft", ".pod.draft", "manifest.json", "obmm_shmdev3", "obmm_shmdev7"):
+        (pod / name).unlink(missing_ok=True)
+        (pod / name).symlink_to(secret)
+    folder.make(pod, "ub-1", region, dev)
+    assert (secret.read_text(), stat.S_IMODE(secret.stat().st_mode)) == ("root", 0o600)
+    assert manifest(pod)["memids"] == [3]
+    assert (pod / "obmm_shmdev3").samefile(dev / "obmm_shmdev3")
+    assert not (pod / "obmm_shmdev7").is_symlink()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["dev", "passwd", "pod"]
 
 
 def test_the_pod_is_known_by_what_kubelet_says_or_by_its_path() -> None:
