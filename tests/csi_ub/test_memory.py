@@ -40,7 +40,7 @@ def nodes(supernode: SuperNodeHandle) -> Iterator[list[Driver]]:
     yield drivers
     for driver in drivers:
         driver.stop()
-    unmount_below(supernode.folder)
+        unmount_below(driver.kubelet)  # the simulator has mounts of its own beside it
 
 
 def memory(driver: Driver, name: str = "shared", namespace: str = "team", **more: str) -> csi.Volume:
