@@ -9,9 +9,8 @@ from dataclasses import replace
 
 from csi_ub.model import Consistency, Spec, Volume, VolumeType
 from csi_ub.pool import Pool
-from csi_ub.reasons import InUse
 from csi_ub.volumes import Volumes
-from ubhost.errors import InvalidRequest, Unsupported
+from ubhost.errors import InvalidRequest, UbError, Unsupported
 
 
 def switch(volumes: Volumes, volume: Volume, pool: Pool, spec: Spec) -> Volume:
@@ -33,9 +32,10 @@ def switch(volumes: Volumes, volume: Volume, pool: Pool, spec: Spec) -> Volume:
         pool.refuse_in_use(known)
         old.refuse_copies(known)
         old.retire(known, pool)
-        try:
-            pool.refuse_in_use(known)  # somebody may have attached it just before
-        except InUse:
+        try:  # somebody may have attached it just before, or begun a copy while others were asked for theirs
+            pool.refuse_in_use(known)
+            old.refuse_copies(known)
+        except UbError:
             old.prepare(known, pool)
             raise
         old.forget(known, pool)

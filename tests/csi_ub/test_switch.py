@@ -83,7 +83,8 @@ def test_a_crash_at_any_step_leaves_one_of_the_two_and_a_repeated_call_finishes(
     volumes, told = world(tmp_path / "whole")
     volume = made(volumes)
     changed = switch(volumes, volume, volumes.pools[0], EVENTUAL)
-    assert told == ["glusterfs refuse_copies", "glusterfs retire", "glusterfs forget", "syncthing prepare"]
+    asked = "glusterfs refuse_copies"
+    assert told == [asked, "glusterfs retire", asked, "glusterfs forget", "syncthing prepare"]
     assert (changed.engine, changed.spec.consistency, changed.port) == ("syncthing", Consistency.EVENTUAL, 0)
     for step in range(len(told)):
         volumes, _ = world(tmp_path / str(step), dies_at=step)
@@ -92,7 +93,7 @@ def test_a_crash_at_any_step_leaves_one_of_the_two_and_a_repeated_call_finishes(
             switch(volumes, volume, pool, EVENTUAL)
         after = pool.volumes.find(volume.id)
         switched = replace(volume, spec=EVENTUAL, engine="syncthing", port=0)
-        assert after == (volume if step < 3 else switched)
+        assert after == (volume if step < 4 else switched)
         volumes, _ = world(tmp_path / str(step))
         assert after is not None
         if after == volume:
@@ -109,6 +110,22 @@ def test_a_volume_in_use_stays_as_it_is(tmp_path: Path) -> None:
     with pytest.raises(InUse, match="node1"):
         switch(volumes, volume, pool, EVENTUAL)
     assert (told, pool.volumes.find(volume.id)) == ([], volume)
+
+
+def test_a_copy_that_began_while_others_were_asked_keeps_the_old_engine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    volumes, told = world(tmp_path)
+    pool, volume = volumes.pools[0], made(volumes)
+
+    def refuse_copies(self: Fake, volume: Volume) -> None:
+        if "glusterfs retire" in told:
+            raise InUse(f"volume {volume.id} has a copy on node node1")
+
+    monkeypatch.setattr(Fake, "refuse_copies", refuse_copies)
+    with pytest.raises(InUse, match="node1"):
+        switch(volumes, volume, pool, EVENTUAL)
+    assert (told, pool.volumes.find(volume.id)) == (["glusterfs retire", "glusterfs prepare"], volume)
 
 
 def test_what_its_class_asked_for_is_not_taken_back(tmp_path: Path) -> None:
