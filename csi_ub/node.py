@@ -74,7 +74,9 @@ class Node(csi_pb2_grpc.NodeServicer):
     ) -> csi_pb2.NodeUnpublishVolumeResponse:
         required(volume_id=request.volume_id, target_path=request.target_path)
         handle, target = request.volume_id, request.target_path
-        if not self._models.unpublish(handle, target) and not self._scratch.unpublish(handle, target):
+        # What has an id of ours no pod brought itself: no pool is looked at, which may have gone, for what need not be.
+        is_brought = not is_own_id(handle)
+        if not (is_brought and (self._models.unpublish(handle, target) or self._scratch.unpublish(handle, target))):
             self._volumes.unpublish(handle, target)
         return csi_pb2.NodeUnpublishVolumeResponse()
 
