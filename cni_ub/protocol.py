@@ -207,7 +207,9 @@ def _qos(qos: Mapping[str, Any], bandwidth: Mapping[str, Any]) -> Qos:
         if value is not None and not 0 <= value <= 15:
             raise InvalidRequest(f"qos.{key} {value} is not between 0 and 15")
     limit = Bandwidth(low or 0, high or 0) if low or high else None
-    rates = {key: _number(bandwidth, key) or 0 for key in ("ingressRate", "ingressBurst", "egressRate", "egressBurst")}
+    # containerd writes IngressRate: its values have no names for JSON, and decoders written in Go take any case.
+    given = {key[:1].lower() + key[1:]: value for key, value in bandwidth.items()}
+    rates = {key: _number(given, key) or 0 for key in ("ingressRate", "ingressBurst", "egressRate", "egressBurst")}
     shape = Shape(*rates.values()) if rates["ingressRate"] or rates["egressRate"] else None
     return Qos(limit, level, priority, shape)
 
