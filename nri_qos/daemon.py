@@ -101,8 +101,11 @@ class Daemon:
     ) -> None:
         self._served.close()
         self._watch.end()
-        self._loop.end()
+        has_ended = self._loop.end()
         if self._journal is None:
+            return
+        if not has_ended:  # it may still write, and needs the journal for that
+            _log.error("the loop does not end: nothing is restored, which nri-qos --restore can do later")
             return
         if self._world.config.on_exit is OnExit.RESTORE:
             outcome = restore.restore(self._files, self._journal)

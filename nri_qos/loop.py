@@ -93,11 +93,13 @@ class Loop(threading.Thread):
         """Something happened that the next period is too late for."""
         self._wake.set()
 
-    def end(self, timeout_s: float = 5) -> None:
+    def end(self, timeout_s: float = 20) -> bool:
+        """End after the turn that is under way; return whether it did: a disk that hangs can keep it from it."""
         self._is_ending = True
         self._wake.set()
         if self.is_alive():
             self.join(timeout_s)
+        return not self.is_alive()
 
     def run(self) -> None:
         self._relief.start()

@@ -316,7 +316,7 @@ def test_exit_keeps_by_default_and_restores_if_configured(
     load.start()
     plugin.start(config=PERIOD)
     runtime.register()
-    plugin.wait_for("offline work squeezed")
+    until(lambda: tree.everything() != before)
     assert plugin.stop() == 0
     assert tree.everything() != before
     plugin.start(config={**PERIOD, "on_exit": "restore"})
