@@ -375,6 +375,12 @@ def test_the_controller_needs_peers_to_hand_calls_to(helm: str) -> None:
     assert "needs csi.config.peers" in refused.value.stderr
 
 
+def test_the_controller_needs_a_key_as_it_has_no_address_that_owners_know(helm: str) -> None:
+    with pytest.raises(subprocess.CalledProcessError) as refused:
+        render_text(helm, *(value for value in CONTROLLER if not value.startswith("csi.peerKeySecret")))
+    assert "needs csi.peerKeySecret" in refused.value.stderr
+
+
 def test_the_controller_has_one_of_each_sidecar_that_a_cluster_has_once(render: Render) -> None:
     manifests = render(*CONTROLLER)
     specs = pods(manifests)
