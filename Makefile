@@ -80,7 +80,10 @@ bench-zerocopy: ## shared memory between two pods of one host, beside TCP over t
 bench-agent:    ## what ub-agent costs at rest, against its budget
 	@packaging/setup test && $(PY) -m bench.agent
 
+drills:         ## upgrades, kills and restarts under 20 pods that come and go, three minutes each (in the guest)
+	@packaging/setup e2e && UB_E2E_LONG=1 UB_E2E_DRILL_PODS=$${UB_E2E_DRILL_PODS:-20} UB_E2E_DRILL_SECONDS=$${UB_E2E_DRILL_SECONDS:-180} $(PY) -m e2e -k "drills"
+
 e2e:            ## the built executables on a real node: QEMU, containerd, three NUMA nodes
 	@packaging/setup e2e && $(PY) -m e2e
 
-.PHONY: docs manifests bench-csi bench-nri bench-qos consistency consistency-short conformance help setup demo test test-kernel test-binary test-chart release image bench-cni bench-startup bench-agent bench-zerocopy lint fmt type proto build e2e
+.PHONY: drills docs manifests bench-csi bench-nri bench-qos consistency consistency-short conformance help setup demo test test-kernel test-binary test-chart release image bench-cni bench-startup bench-agent bench-zerocopy lint fmt type proto build e2e

@@ -103,7 +103,9 @@ def one_at_a_time() -> Iterator[None]:
 def parts() -> list[tuple[Path, str]]:
     """Return what goes to the guest: the executables, the tests that run there, and what those import of ours."""
     ours = ("e2e/inside", "proto", "ubsim/kubelet.py", "cni_ub/agent/socketpath.py")
-    return [(bundle(), "ub-node"), *((REPO / path, path) for path in ours)]
+    before = os.environ.get("UB_E2E_BEFORE")  # an older release, for the drills that upgrade
+    older = [(Path(before).absolute(), "ub-node-before")] if before else []
+    return [(bundle(), "ub-node"), *older, *((REPO / path, path) for path in ours)]
 
 
 def run_command(guest: image.Image, command: str) -> int:

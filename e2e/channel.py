@@ -38,7 +38,7 @@ class Running:
     channel: "Channel"
     ident: int
     argv: tuple[str, ...]
-    seen: Callable[[bytes], None]
+    seen: Callable[[bytes], object]
     output: dict[str, bytearray] = field(default_factory=lambda: {"stdout": bytearray(), "stderr": bytearray()})
     exit: "queue.Queue[int | None]" = field(default_factory=queue.Queue)
 
@@ -90,7 +90,7 @@ class Channel:
         *argv: str,
         env: Mapping[str, str] | None = None,
         stdin: bytes = b"",
-        seen: Callable[[bytes], None] = lambda _: None,
+        seen: Callable[[bytes], object] = lambda _: None,
     ) -> Running:
         """Start a command and return at once."""
         with self._lock:

@@ -22,7 +22,7 @@ from e2e.errors import HarnessError
 from e2e.image import Image
 
 QEMU = "qemu-system-x86_64"
-BOOT_S = 120.0
+BOOT_S = 300.0
 CMDLINE = (
     "root=/dev/vda rw console=ttyS0 quiet mitigations=off random.trust_cpu=on cryptomgr.notests panic=-1 psi=1 "
     "systemd.show_status=0 systemd.unit=ub-e2e.target systemd.journald.forward_to_console=0"
@@ -133,7 +133,7 @@ class Machine:
         timeout_s: float = 60,
         env: Mapping[str, str] | None = None,
         stdin: bytes = b"",
-        seen: Callable[[bytes], None] = lambda _: None,
+        seen: Callable[[bytes], object] = lambda _: None,
     ) -> Finished:
         """Run a command in the guest to its end."""
         return self.channel.start(*argv, env=env, stdin=stdin, seen=seen).wait(timeout_s)

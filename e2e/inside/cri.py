@@ -16,7 +16,7 @@ from ubproto.runtime.v1 import runtime_pb2_grpc as rpc
 SOCKET = "unix:///run/containerd/containerd.sock"
 IMAGES = Path("/usr/lib/ub-e2e/images")
 IMAGE = "localhost/busybox:1"
-CALL_S = 120.0  # an emulated machine is slow; a call that takes longer hangs
+CALL_S = 600.0  # an emulated machine that others use too is slow; a call that takes longer hangs
 
 
 @dataclass(frozen=True)
@@ -144,6 +144,7 @@ class Runtime:
         mounts: Mapping[Path, str] | None = None,
         resources: Resources | None = None,
         cdi_devices: Sequence[str] = (),
+        env: Mapping[str, str] | None = None,
     ) -> Container:
         """Create and start a container; without a command it sleeps.
 
@@ -154,6 +155,7 @@ class Runtime:
             metadata=pb.ContainerMetadata(name=name),
             image=pb.ImageSpec(image=IMAGE),
             command=command or ("sleep", "infinity"),
+            envs=[pb.KeyValue(key=key, value=value) for key, value in (env or {}).items()],
             log_path=f"{name}.log",
             mounts=[
                 pb.Mount(host_path=str(host), container_path=inner, propagation=pb.PROPAGATION_HOST_TO_CONTAINER)

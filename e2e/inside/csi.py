@@ -9,9 +9,9 @@ import grpc
 from ubproto.csi.v1 import csi_pb2 as pb
 from ubproto.csi.v1 import csi_pb2_grpc as rpc
 
-from e2e.inside.programs import Daemon, daemon
+from e2e.inside.programs import daemon
 
-CALL_S = 60.0
+CALL_S = 300.0
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,6 @@ class Node:
     name: str
     kubelet: Path
     channel: grpc.Channel
-    program: Daemon
 
     def create(self, name: str, **parameters: str) -> pb.Volume:
         request = pb.CreateVolumeRequest(name=name, volume_capabilities=[shared()], parameters=parameters)
@@ -83,11 +82,23 @@ def node(name: str, folder: Path, *more: str) -> Iterator[Node]:
     """Run the driver of one node, with ``more`` arguments; its root and its kubelet's folder lie below ``folder``."""
     root = folder / name
     root.mkdir(parents=True, exist_ok=True)
-    socket = root / "csi.sock"
-    arguments = ("--mode", "all", "--endpoint", f"unix://{socket}", "--node-id", name, *more)
+    with _driver(name, "all", root, root / "csi.sock", *more) as channel:
+        yield Node(name, root / "kubelet", channel)
+
+
+@contextmanager
+def provisioner(name: str) -> Iterator[Node]:
+    """Create and delete volumes of a node whose own driver, an installed one, only mounts."""
+    with _driver(name, "controller", Path("/"), Path("/run/provisioner.sock")) as channel:
+        yield Node(name, Path("/nowhere"), channel)
+
+
+@contextmanager
+def _driver(name: str, mode: str, root: Path, socket: Path, *more: str) -> Iterator[grpc.Channel]:
+    arguments = ("--mode", mode, "--endpoint", f"unix://{socket}", "--node-id", name, *more)
     with (
-        daemon("ub-csi", *arguments, env={"UB_ROOT": str(root)}) as program,
+        daemon("ub-csi", *arguments, env={"UB_ROOT": str(root)}),
         grpc.insecure_channel(f"unix://{socket}") as channel,
     ):
         rpc.IdentityStub(channel).Probe(pb.ProbeRequest(), timeout=CALL_S, wait_for_ready=True)
-        yield Node(name, root / "kubelet", channel, program)
+        yield channel

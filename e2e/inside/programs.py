@@ -56,6 +56,11 @@ def daemon(name: str, *arguments: str, env: Mapping[str, str] | None = None) -> 
             process.wait()
 
 
+def mount_points() -> list[str]:
+    """Return where something is mounted on this node, the bind mounts of one file system too."""
+    return [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
+
+
 def wait_until(holds: Callable[[], bool], what: str, timeout_s: float = 60) -> None:
     """Wait until ``holds()``; fail with ``what`` did not happen."""
     deadline = time.monotonic() + timeout_s

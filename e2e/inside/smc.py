@@ -1,15 +1,18 @@
 """TCP over SMC-R from the command line of a guest: the kernel's own zero-copy path for stream sockets.
 
     python3 -m e2e.inside.smc eid NAME             add a user EID: without one, SMC-Rv2 over RoCE v2 falls back to TCP
+    python3 -m e2e.inside.smc eids                 print the user EIDs of the kernel
     python3 -m e2e.inside.smc serve PORT           take one connection, print how many bytes came
     python3 -m e2e.inside.smc send HOST PORT N     send N bytes; print whether the connection fell back to TCP
+    python3 -m e2e.inside.smc show                 print how each SMC socket of this namespace works, and why
 
-Source: Linux net/smc/smc_netlink.c, include/uapi/linux/smc.h and smc_diag.h.
+Source: Linux net/smc/{smc_netlink,smc_diag}.c, net/smc/smc_clc.h, include/uapi/linux/smc.h and smc_diag.h.
 """
 
 import ctypes
 import json
 import os
+import re
 import socket
 import struct
 import sys
@@ -18,11 +21,20 @@ from typing import cast
 AF_SMC = 43
 NETLINK_SOCK_DIAG, NETLINK_GENERIC = 4, 16
 GENL_ID_CTRL, CTRL_CMD_GETFAMILY, CTRL_ATTR_FAMILY_ID, CTRL_ATTR_FAMILY_NAME = 16, 3, 1, 2
-SMC_NETLINK_ADD_UEID, SMC_NLA_EID_TABLE_ENTRY = 10, 1
+SMC_NETLINK_DUMP_UEID, SMC_NETLINK_ADD_UEID, SMC_NLA_EID_TABLE_ENTRY = 9, 10, 1
 SMC_MAX_EID_LEN = 32
 SOCK_DIAG_BY_FAMILY = 20
 NLM_F_REQUEST, NLM_F_ACK, NLM_F_DUMP = 1, 4, 0x300
 MODES = {0: "SMC-R", 1: "TCP", 2: "SMC-D"}  # smc_diag.h: diag_mode
+DIAG_FALLBACK = 5
+# SMC_CLC_DECL_*
+REASONS = {
+    0: "",
+    0x03010000: "the peer has no SMC",
+    0x03030000: "no SMC device",
+    0x03030002: "no SMC-R device",
+    0x03030008: "no user EID",
+}
 CHUNK = b"x" * 65536
 
 
@@ -55,6 +67,15 @@ def add_eid(name: str) -> None:
         (error,) = struct.unpack_from("=i", netlink.recv(8192), 16)
     if error:
         raise SystemExit(f"cannot add EID {name}: {os.strerror(-error)}")
+
+
+def eids() -> list[str]:
+    """Return the user EIDs."""
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, NETLINK_GENERIC) as netlink:
+        header = struct.pack("=BBH", SMC_NETLINK_DUMP_UEID, 1, 0)
+        netlink.send(_message(_family(netlink), NLM_F_REQUEST | NLM_F_DUMP, header))
+        answer = netlink.recv(8192)
+    return [text.decode().strip() for text in re.findall(rb"[A-Z][A-Z0-9 -]{%d}" % (SMC_MAX_EID_LEN - 1), answer)]
 
 
 def _address(host: str, port: int) -> bytes:
@@ -93,11 +114,34 @@ def send(host: str, port: int, count: int) -> None:
 
 def mode() -> str:
     """Return how the one SMC socket of this network namespace that is connected really moves its bytes."""
-    request = struct.pack("=BBBB", AF_SMC, 0, 0xFF, 0) + b"\0" * 44  # struct smc_diag_req
+    return str(connections()[0]["mode"])
+
+
+def connections() -> list[dict[str, object]]:
+    """Return every SMC socket of this network namespace: its mode, and the reason if it fell back to TCP."""
+    request = struct.pack("=BBBB", AF_SMC, 0, 0, 1 << DIAG_FALLBACK - 1) + b"\0" * 52  # struct smc_diag_req
+    found: list[dict[str, object]] = []
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, NETLINK_SOCK_DIAG) as diag:
         diag.send(_message(SOCK_DIAG_BY_FAMILY, NLM_F_REQUEST | NLM_F_DUMP, request))
-        answer = diag.recv(65536)
-    return MODES[answer[16 + 2]]  # struct smc_diag_msg: family, state, mode
+        while True:
+            answer, offset = diag.recv(65536), 0
+            while offset < len(answer):
+                length, kind = struct.unpack_from("=IH", answer, offset)
+                if kind != SOCK_DIAG_BY_FAMILY:  # the end
+                    return found
+                found.append(_connection(answer[offset + 16 : offset + length]))
+                offset += (length + 3) & ~3
+
+
+def _connection(message: bytes) -> dict[str, object]:
+    state, mode = message[1], message[2]
+    offset, reason = 64, 0  # struct smc_diag_msg, then attributes
+    while offset < len(message):
+        length, kind = struct.unpack_from("=HH", message, offset)
+        if kind == DIAG_FALLBACK:
+            (reason,) = struct.unpack_from("=I", message, offset + 4)
+        offset += (length + 3) & ~3
+    return {"state": state, "mode": MODES[mode], "reason": REASONS.get(reason, hex(reason))}
 
 
 if __name__ == "__main__":
@@ -106,5 +150,9 @@ if __name__ == "__main__":
         add_eid(arguments[0])
     elif verb == "serve":
         serve(int(arguments[0]))
+    elif verb == "eids":
+        print(json.dumps(eids()))
+    elif verb == "show":
+        print(json.dumps(connections()))
     else:
         send(arguments[0], int(arguments[1]), int(arguments[2]))

@@ -3,9 +3,7 @@
 The agent's UB host is simulated (level: stand-in); systemd, containerd, kernel and files are real.
 """
 
-import os
 import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,32 +13,14 @@ from ubproto.csi.v1 import csi_pb2 as pb
 from ubproto.csi.v1 import csi_pb2_grpc as rpc
 
 from e2e.inside.cri import Runtime
-from e2e.inside.host import ROOT, Belongings, attachments, eids_in, simulated_host
+from e2e.inside.host import Belongings, attachments, eids_in
+from e2e.inside.installed import CSI_SOCKET, UNITS, installed, journal, main_pid, restarts, systemctl, ubnode
 from e2e.inside.network import BRIDGE, links, write_conflist
 from e2e.inside.programs import BUNDLE, wait_until
 from e2e.inside.test_qos import HALF, check_offline, start
 
-UNITS = ("ub-agent.service", "ub-csi.service", "nri-qos.service")
-CSI_SOCKET = "unix:///var/lib/kubelet/plugins/csi-ub.unifiedbus.com/csi.sock"
 OURS = ("/etc", "/opt", "/var/lib/ub-node", "/var/lib/kubelet", "/run/ub-node", "/run/cdi")
 OTHERS = ("/etc/cni/net.d", "/etc/.updated")  # the tests' own lists; systemd's end of the boot
-DROP_IN = Path("/run/systemd/system/ub-agent.service.d/simulated.conf")
-
-
-def ubnode(*arguments: str) -> str:
-    environ = {"PATH": os.environ["PATH"]}
-    done = subprocess.run([BUNDLE / "ubnode", *arguments], env=environ, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
-
-
-def systemctl(*arguments: str) -> str:
-    done = subprocess.run(["systemctl", *arguments], capture_output=True, text=True, check=False)
-    return done.stdout.strip()
-
-
-def journal(unit: str) -> str:
-    return subprocess.run(["journalctl", "-u", unit, "-o", "cat"], capture_output=True, text=True, check=True).stdout
 
 
 def files() -> dict[str, str]:
@@ -66,21 +46,15 @@ def untouched() -> dict[str, str]:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def installed(untouched: dict[str, str]) -> Iterator[None]:
-    DROP_IN.parent.mkdir(parents=True, exist_ok=True)
-    DROP_IN.write_text(f"[Service]\nEnvironment=UB_ROOT={ROOT}\n")
-    with simulated_host(2):
-        ubnode("install", "cni", "agent", "csi", "nri")
-        wait_until((ROOT / "run/ub-node/agent.sock").exists, "the agent listens")
+def release(untouched: dict[str, str]) -> Iterator[None]:
+    with installed(2):
         yield
-        subprocess.run([BUNDLE / "ubnode", "uninstall", "--force", "--purge"], capture_output=True, check=False)
-    shutil.rmtree(DROP_IN.parent)
 
 
 def check_units_run() -> None:
     for unit in UNITS:
         assert systemctl("is-active", unit) == "active", journal(unit)[-2000:]
-        assert systemctl("show", "-P", "NRestarts", unit) == "0", journal(unit)[-2000:]
+        assert restarts(unit) == 0, journal(unit)[-2000:]
 
 
 def test_a_pod_gets_its_device_from_the_hardened_agent(runtime: Runtime) -> None:
@@ -97,8 +71,7 @@ def test_a_pod_gets_its_device_from_the_hardened_agent(runtime: Runtime) -> None
 
 def test_nri_qos_needs_no_capability_to_place_an_offline_container(runtime: Runtime) -> None:
     wait_until(lambda: "synchronized with the runtime" in journal("nri-qos.service"), "nri-qos is registered")
-    pid = int(systemctl("show", "-P", "MainPID", "nri-qos.service"))
-    status = Path(f"/proc/{pid}/status").read_text()
+    status = Path(f"/proc/{main_pid('nri-qos.service')}/status").read_text()
     assert "CapEff:\t0000000000000000" in status
     write_conflist(BRIDGE)
     check_offline(start(runtime, "installed-offline", "BE", HALF))
@@ -120,8 +93,7 @@ def test_an_upgrade_restarts_the_units_and_pods_keep_their_devices(runtime: Runt
     (newer / "_internal" / "VERSION").write_text("99.0.0\n")
     ubnode("upgrade", "--from", str(newer))
     for unit in UNITS:
-        pid = systemctl("show", "-P", "MainPID", unit)
-        assert Path(f"/proc/{pid}/exe").readlink().is_relative_to("/opt/ub-node/99.0.0")
+        assert Path(f"/proc/{main_pid(unit)}/exe").readlink().is_relative_to("/opt/ub-node/99.0.0")
     assert eids_in(pod) == held
     runtime.remove_pod(pod)  # by the new release, what the old one attached
     assert Belongings.now() == before

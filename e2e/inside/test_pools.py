@@ -22,6 +22,7 @@ def node(tmp_path: Path) -> Iterator[csi.Node]:
     pool.mkdir()
     with image.open("wb") as file:
         file.truncate(512 * MiB)
+    subprocess.run(["modprobe", "loop"], check=True)
     subprocess.run(["mkfs.xfs", "-q", image], check=True)
     subprocess.run(["mount", "-o", "loop,prjquota", image, pool], check=True)
     config.write_text(f"pools: [{{name: fast, type: xfs, path: {pool}}}]\n")

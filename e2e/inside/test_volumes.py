@@ -10,6 +10,7 @@ import pytest
 
 from e2e.inside import csi
 from e2e.inside.cri import Container, Runtime
+from e2e.inside.programs import mount_points
 
 FOLDER = Path("/var/lib/ub-e2e")
 
@@ -22,8 +23,7 @@ def nodes() -> Iterator[tuple[csi.Node, csi.Node]]:
 
 def mounts_below(folder: Path) -> list[str]:
     """Return the mount points of the node below ``folder``."""
-    points = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
-    return [point for point in points if point.startswith(f"{folder}/")]
+    return [point for point in mount_points() if point.startswith(f"{folder}/")]
 
 
 def start(runtime: Runtime, name: str, folder: Path) -> Container:

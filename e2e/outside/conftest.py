@@ -1,15 +1,20 @@
 """Guests for the tests that run here: a pair of them, joined by a wire and by memory that both can load and store."""
 
-from collections.abc import Iterator
+import os
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from e2e import image
 from e2e.__main__ import OUTPUT, parts
+from e2e.channel import Running
 from e2e.machine import Link, Machine, Spec
 from e2e.payload import payload
 
+# Minutes each, more on a machine that others use: not part of every run.
+collect_ignore = [] if os.environ.get("UB_E2E_LONG") else ["test_drills.py"]
 SHARED_MEMORY = 128 << 20
 ADDRESSES = ("10.9.0.1", "10.9.0.2")
 
@@ -58,3 +63,13 @@ def pair(guest: image.Image, disk: Path, tmp_path_factory: pytest.TempPathFactor
     finally:
         for node in nodes:
             node.stop()
+
+
+def wait_for(holds: Callable[[], bool], what: str, timeout_s: float = 60, by: Running | None = None) -> None:
+    """Wait until ``holds()``; fail with ``what`` did not happen, or at once if the command that does it ended."""
+    deadline = time.monotonic() + timeout_s
+    while not holds():
+        if by and not by.exit.empty():
+            pytest.fail(f"{what}: the command has ended: {bytes(by.output['stderr']).decode(errors='replace')[-3000:]}")
+        assert time.monotonic() < deadline, f"not within {timeout_s:.0f} s: {what}"
+        time.sleep(0.5)
