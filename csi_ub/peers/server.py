@@ -15,7 +15,7 @@ import grpc
 from csi_ub.errors import STATUS
 from csi_ub.peers.channel import SERVICE, Content, Peers, Verb, target
 from csi_ub.peers.credentials import Seen
-from ubhost.errors import HostFault, InvalidRequest, UbError, code_for
+from ubhost.errors import HostFault, InvalidRequest, UbError, Unsupported, code_for
 
 _THREADS = 16
 _RETRY_S = 5.0
@@ -84,16 +84,16 @@ class PeerServer:
         if not self._peers.key:
             address = _address(context.peer())
             if address not in self._addresses():
-                raise InvalidRequest(f"{address} is not the address of a peer of node {self._peers.node}")
+                raise Unsupported(f"{address} is not the address of a peer of node {self._peers.node}")
             return
         proof = {key: str(value) for key, value in context.invocation_metadata()}
         moment, nonce = proof.get("ub-moment", ""), proof.get("ub-nonce", "")
         if not self._peers.key.is_signed(proof.get("ub-code", ""), verb, moment, nonce, body):
-            raise InvalidRequest(f"the call was not made with the key of node {self._peers.node}: see peer_key_file")
+            raise Unsupported(f"the call was not made with the key of node {self._peers.node}: see peer_key_file")
         with self._lock:
             is_new = self._seen.is_new(nonce, float(moment))
         if not is_new:
-            raise InvalidRequest("the call is too old or was heard before: are the clocks of the nodes alike?")
+            raise Unsupported("the call is too old or was heard before: are the clocks of the nodes alike?")
 
     def _addresses(self) -> frozenset[str]:
         """Return the addresses of our peers. They are looked up now and then: they may be names."""

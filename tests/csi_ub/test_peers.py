@@ -78,7 +78,7 @@ def test_without_a_key_the_address_decides(serve: Serve) -> None:
 def test_an_address_that_is_no_peers_is_refused(serve: Serve) -> None:
     # The listener's own address is 127.0.0.1; a caller bound elsewhere is no peer.
     peers = serve(Key(), Key(), known="127.0.0.2", own="127.0.0.3")
-    with pytest.raises(InvalidRequest, match=r"127\.0\.0\.1 is not the address of a peer"):
+    with pytest.raises(UbError, match=r"127\.0\.0\.1 is not the address of a peer"):
         peers.ask("node1", "echo", {})
 
 

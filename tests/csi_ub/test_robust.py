@@ -3,6 +3,7 @@
 import os
 import socket
 import subprocess
+import sys
 import urllib.error
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
@@ -103,7 +104,8 @@ def test_hundreds_of_cycles_leave_descriptors_threads_and_memory_flat(driver: Dr
         return len(list((status / "fd").iterdir())), len(list((status / "task").iterdir())), memory
 
     before = cycle(200)
-    after = cycle(800)
+    after = cycle(int(os.environ.get("UB_CYCLES", "1000")) - 200)  # 10000 by hand, with -s
+    sys.stdout.write(f"descriptors, threads, bytes after 200 cycles {before}, at the end {after}\n")
     assert after[0] <= before[0] + 2
     assert after[1] <= before[1] + 64  # the pool of handlers grows to its size, and no further
     assert after[2] <= before[2] + (4 << 20)
