@@ -34,14 +34,16 @@ _CAPABILITIES = (
     _Rpc.MODIFY_VOLUME,
     _Rpc.SINGLE_NODE_MULTI_WRITER,
 )
-_WITH_FENCING = (_Rpc.PUBLISH_UNPUBLISH_VOLUME, _Rpc.PUBLISH_READONLY, _Rpc.LIST_VOLUMES_PUBLISHED_NODES)
+_WITH_FENCING = (_Rpc.PUBLISH_UNPUBLISH_VOLUME, _Rpc.PUBLISH_READONLY)
 
 
 class Controller(Making, Snapshots, Attaching, csi_pb2_grpc.ControllerServicer):
     def ControllerGetCapabilities(
         self, request: csi_pb2.ControllerGetCapabilitiesRequest, context: grpc.ServicerContext
     ) -> csi_pb2.ControllerGetCapabilitiesResponse:
-        kinds = _CAPABILITIES + _WITH_FENCING if self.has_fencing else _CAPABILITIES
+        kinds = [*_CAPABILITIES, *(_WITH_FENCING if self.has_fencing else ())]
+        if self.has_fencing and not self.is_apart:  # who lists no volumes must not say that none is published
+            kinds.append(_Rpc.LIST_VOLUMES_PUBLISHED_NODES)
         return csi_pb2.ControllerGetCapabilitiesResponse(
             capabilities=[csi_pb2.ControllerServiceCapability(rpc=_Rpc(type=kind)) for kind in kinds]
         )

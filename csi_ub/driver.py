@@ -58,11 +58,12 @@ def prepare(mode: Mode, node_id: str, config: Config, roots: Roots) -> Driver:
         pool.open()
     remember(node_id, config, roots)
     groups = GroupController(volumes)
-    controller = Controller(volumes, has_fencing=config.fencing)
+    is_apart = mode is Mode.CONTROLLER and bool(volumes.peers.hosts) and volumes.peers.address is None
+    controller = Controller(volumes, has_fencing=config.fencing, is_apart=is_apart)
     volumes.offer()
     volumes.peers.offer(forward.VERB, forward.answer(controller, groups))
     # A controller beside the driver of a node has no address of its own among the peers, and nothing to be asked for.
-    if volumes.peers.hosts and (volumes.peers.address or mode is not Mode.CONTROLLER):
+    if volumes.peers.hosts and not is_apart:
         PeerServer(volumes.peers).start()
     supervisor.serve(volumes)
 

@@ -12,11 +12,15 @@ from ubhost.errors import Exhausted, NotFound
 
 
 class OwnVolumes:
-    """``has_fencing``: the cluster says which nodes may use a volume before they do (``fencing: true``)."""
+    """``has_fencing``: the cluster says which nodes may use a volume before they do (``fencing: true``).
 
-    def __init__(self, volumes: Volumes, *, has_fencing: bool = False) -> None:
+    ``is_apart``: it has no volumes of its own to list, and only hands calls to their owners.
+    """
+
+    def __init__(self, volumes: Volumes, *, has_fencing: bool = False, is_apart: bool = False) -> None:
         self.volumes = volumes
         self.has_fencing = has_fencing
+        self.is_apart = is_apart
 
     def own(self, volume_id: str) -> tuple[Volume, Pool]:
         found = self.volumes.own(volume_id)

@@ -7,6 +7,7 @@ fenced, a peer came) is started again at the same port: its clients find back to
 import os
 import signal
 import socket
+import threading
 import time
 import uuid
 from collections.abc import Mapping
@@ -16,7 +17,7 @@ from pathlib import Path
 
 from csi_ub import programs
 from csi_ub.engines import volfiles
-from csi_ub.engines.daemonfiles import Files, wait
+from csi_ub.engines.daemonfiles import START_S, Files, wait
 from csi_ub.model import Site, owner_tag
 from csi_ub.peers.credentials import Key
 from ubhost.errors import Exhausted, HostFault
@@ -47,6 +48,8 @@ class Bricks:
     files: Files
     key: Key
     _silent: dict[str, float] = field(default_factory=dict)  # host to when it is asked again
+    _given: dict[int, float] = field(default_factory=dict)  # port to when its brick listens, or never will
+    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def ensure(self, share: Share, port: int) -> int:
         """See that a brick serves ``share`` at ``port`` (0: any that is free); return the port."""
@@ -121,6 +124,10 @@ class Bricks:
 
     def _free_port(self) -> int:
         for port in _PORTS:
+            with self._lock:  # volumes are made in parallel, and a brick listens only after a while
+                if time.monotonic() < self._given.get(port, 0.0):
+                    continue
+                self._given[port] = time.monotonic() + START_S
             with socket.socket() as probe, suppress(OSError):
                 probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 probe.bind((self.address or "", port))

@@ -73,6 +73,8 @@ class PeerServer:
             except UbError as error:
                 code, message = code_for(error, STATUS), str(error)
                 log.warning("a peer was refused", extra={"verb": verb, "code": code.name, "error": message})
+            except NotImplementedError:
+                code, message = grpc.StatusCode.UNIMPLEMENTED, f"not offered by node {self._peers.node}"
             except Exception:
                 log.exception("bug", extra={"verb": verb})
             context.abort(code, message)

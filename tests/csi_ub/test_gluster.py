@@ -5,6 +5,7 @@ import os
 import shutil
 import signal
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import grpc
@@ -61,6 +62,12 @@ def test_three_nodes_see_each_write_at_once_and_share_locks(nodes: list[Driver])
         assert daemons(node, "client") == []
     nodes[0].delete(volume.volume_id)
     assert daemons(nodes[0], "brick") == []
+
+
+def test_volumes_that_are_made_at_once_get_ports_of_their_own(nodes: list[Driver]) -> None:
+    with ThreadPoolExecutor(4) as pool:
+        volumes = list(pool.map(nodes[0].create, [f"pvc-{number}" for number in range(4)]))
+    assert len({volume.volume_context["port"] for volume in volumes}) == 4
 
 
 def test_a_single_node_volume_is_refused_to_a_second_machine(nodes: list[Driver]) -> None:
