@@ -78,32 +78,32 @@ class Census:
 
 
 def with_strangers(
-    census: Census, sandboxes: Mapping[str, Sandbox], children: Callable[[str], list[str]]
-) -> tuple[Census, int]:
+    census: Census, sandboxes: Mapping[str, Sandbox], children: Callable[[str], list[str]], sighted: Collection[str]
+) -> tuple[Census, frozenset[str]]:
     """Return the census with containers that nobody announced, found by their cgroups in pods that we manage.
 
     A container that was created while we registered can be missing from what the runtime told. It is of the class of
-    its pod. Also returns how many there are. ``children`` lists the cgroups in a folder.
+    its pod. Only who was ``sighted`` before the model was looked at counts: else it may be announced by now.
+
+    Also returns the cgroups of all strangers, to be the sighted ones of the next time. ``children`` lists the cgroups
+    in a folder.
     """
     known = {house.sandbox.pod.id: house for house in census.households}
     households = list(census.households)
-    count = 0
+    found: set[str] = set()
     for sandbox in sandboxes.values():
         folder = paths.of_pod(sandbox.pod.cgroup_parent)
         if folder is None or sandbox.is_stopped or not sandbox.classified.qos.is_managed:
             continue
         house = known.get(sandbox.pod.id)
         ids = {sandbox.pod.id, *(tenant.member.container.id for tenant in (house.tenants if house else ()))}
-        strangers = tuple(
-            _stranger(sandbox, child)
-            for child in children(folder)
-            if not any(id_ in child.rpartition("/")[2] for id_ in ids)
-        )
+        unknown = [child for child in children(folder) if not any(id_ in child.rpartition("/")[2] for id_ in ids)]
+        found.update(unknown)
+        strangers = tuple(_stranger(sandbox, child) for child in unknown if child in sighted)
         if strangers:
-            count += len(strangers)
             made = _household(sandbox, (*(house.tenants if house else ()), *strangers), census.node.machine)
             households = [made if each is house else each for each in households] if house else [*households, made]
-    return replace(census, households=tuple(households)), count
+    return replace(census, households=tuple(households)), frozenset(found)
 
 
 def _stranger(sandbox: Sandbox, folder: str) -> Tenant:

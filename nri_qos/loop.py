@@ -81,6 +81,7 @@ class Loop(threading.Thread):
         self._period = 0
         self._counted = 0  # the period of the census
         self._strangers = 0
+        self._sighted: frozenset[str] = frozenset()  # cgroups of containers that were not announced when last looked
         self._relief = Relief(files, self._sampler, writer, world.counts)
         self._lookout = Lookout(files)
         self._alarm = 0.0  # what the lookout saw, for the period that it ended
@@ -184,7 +185,11 @@ class Loop(threading.Thread):
             self._save(placements)
         self._counted = self._period
         people = census.take(sandboxes, members, node, kubelet_is_static=is_static)
-        self._census, strangers = census.with_strangers(people, sandboxes, self._sampler.children)
+        self._census, found = census.with_strangers(people, sandboxes, self._sampler.children, self._sighted)
+        strangers, is_new = len(found & self._sighted), not found <= self._sighted
+        self._sighted = found
+        if is_new:
+            self._version = -1  # look again in the next turn, at what the runtime has announced by then
         self._note_strangers(strangers)
         self._folders = self._census.measured()
         self._sampler.forget_lists(self._folders)
