@@ -206,6 +206,13 @@ def test_a_volume_of_a_stranger_is_not_reached(nodes: list[Driver], start: Start
     stranger = start("node9", config={"peers": [{"node": "node1", "address": "10.77.9.2"}]})
     with refused(Code.FAILED_PRECONDITION, naming="node0"):
         stranger.stage(volume)
+
+
+def test_a_forged_place_is_not_believed_whether_the_owner_answers_or_not(nodes: list[Driver]) -> None:
+    volume = nodes[0].create()
     volume.volume_context["port"] = "1; rm -rf /"
+    nodes[1].stage(volume)  # where the volume is the owner says
+    nodes[1].unstage(volume)
+    nodes[0].stop()
     with refused(Code.NOT_FOUND):
         nodes[1].stage(volume)
