@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 from cni_ub.agent import deviceid
 from cni_ub.agent.allocation import Place, natural
+from cni_ub.agent.allowance import Allowance
 from cni_ub.agent.glance import Glance
 from cni_ub.agent.health import faults
 from cni_ub.agent.service import Loop
@@ -31,7 +32,8 @@ from ubhost.topology import Die, Topology, topology
 GLANCE_S = 1.0  # a change of what raises no event is seen within this
 BLIND_GRACE_S = 10.0  # UBSE may restart meanwhile; pods that ask for a device then are tried again
 LOOK_S = 300.0  # everything is read again after this, whatever the glances said
-SHARE = 0.02  # of one CPU, at most, goes into looks: they are dear where many devices come and go with many pods
+SHARE = 0.02  # of one CPU, in the long run, goes into looks: they are dear where many devices and pods come and go
+SAVED_S = 0.5  # seconds of CPU that looks may take at once, after a rest: a rare change is seen at the next glance
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?")  # also a legal name in CDI
 _LONGEST = deviceid.MAX - len("::9999")
 UNKNOWN = Place()
@@ -162,7 +164,7 @@ class Inventory:
         self._snapshot = Snapshot()
         self._seen: object = None
         self._looked_at = float("-inf")
-        self._rests_until = float("-inf")
+        self._allowance = Allowance(SHARE, SAVED_S, clock())
         self._blind_since: float | None = None
         self._loop = Loop(self.name, self._turn, GLANCE_S)
 
@@ -257,13 +259,13 @@ class Inventory:
 
     def _turn(self) -> None:
         now = self._clock()
-        if now < self._rests_until:
+        if not self._allowance.is_there(now):
             return
         began = time.thread_time()
         try:
             self._look_if_worthwhile(now)
         finally:
-            self._rests_until = now + (time.thread_time() - began) / SHARE
+            self._allowance.spend(time.thread_time() - began)
 
     def _look_if_worthwhile(self, now: float) -> None:
         seen = self._glance()
