@@ -29,7 +29,7 @@ from ubhost.roots import Roots
 from ubhost.sysfs import Folder, read_host
 from ubhost.topology import Die, Topology, topology
 
-GLANCE_S = 1.0  # a change of what raises no event is seen within this
+GLANCE_S = 0.9  # seconds; a change of what raises no event is seen within this, and told within one
 BLIND_GRACE_S = 10.0  # UBSE may restart meanwhile; pods that ask for a device then are tried again
 LOOK_S = 300.0  # everything is read again after this, whatever the glances said
 SHARE = 0.02  # of one CPU, in the long run, goes into looks: they are dear where many devices and pods come and go
