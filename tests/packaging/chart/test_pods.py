@@ -1,0 +1,80 @@
+"""The pods of a node: what they mount and see, how they are replaced, and what is left of a component that is off."""
+
+import re
+
+import pytest
+
+from nri_qos.__main__ import parser as nri_parser
+from tests.packaging.chart.conftest import CONTROLLER, EVERYTHING, Render, container, mounts, of_kind, pods, render_text
+
+pytestmark = pytest.mark.chart
+
+
+@pytest.mark.parametrize("settings", [EVERYTHING, CONTROLLER, ("cleanup=true",)])
+def test_every_mount_has_its_volume_and_every_volume_its_mount(render: Render, settings: tuple[str, ...]) -> None:
+    for name, pod in pods(render(*settings)).items():
+        every = [*pod.get("initContainers", ()), *pod["containers"]]
+        mounted = {mount["name"] for found in every for mount in found.get("volumeMounts", ())}
+        assert mounted == {volume["name"] for volume in pod["volumes"]}, name
+
+
+def test_stage_and_publish_paths_are_seen_by_kubelet(render: Render) -> None:
+    kubelet = mounts(container(render(), "csi"))["/var/lib/kubelet"]
+    assert kubelet["mountPropagation"] == "Bidirectional"  # plugins/ and pods/, both below it
+
+
+def test_namespaces_that_the_runtime_makes_later_are_seen_by_the_agent(render: Render) -> None:
+    assert mounts(container(render(), "agent"))["/run/netns"]["mountPropagation"] == "HostToContainer"
+
+
+def test_resctrl_is_there_for_who_shall_use_it(render: Render) -> None:
+    pod = pods(render("nri.config.resctrl.cache=25"))["ub-ub-node-nri"]
+    assert pod["hostPID"]
+    assert "/sys/fs/resctrl" in mounts(pod["containers"][0])
+
+
+def test_sockets_that_others_make_anew_are_reached_through_their_folders(render: Render) -> None:
+    for pod in pods(render()).values():
+        for volume in pod["volumes"]:
+            if "hostPath" in volume:
+                kind = "File" if volume["name"] == "cpu-manager" else "Directory"  # its policy does not change in use
+                assert volume["hostPath"]["type"].removesuffix("OrCreate") == kind
+                assert not volume["hostPath"]["path"].endswith(".sock")
+    assert "/var/run/nri" in mounts(container(render(), "nri-qos"))
+
+
+def test_another_kubelet_folder_is_used_everywhere(helm: str) -> None:
+    text = render_text(helm, "kubeletDir=/data/kubelet", *EVERYTHING)
+    assert set(re.findall(r"/var/lib/kubelet[^, ]*", text)) == {"/var/lib/kubelet/cpu_manager_state"}  # inside nri-qos
+    assert "/data/kubelet/cpu_manager_state" in text
+    assert "/data/kubelet/plugins/csi-ub.unifiedbus.com/csi.sock" in text
+
+
+def test_one_plugin_registers_per_node_at_a_time(render: Render) -> None:
+    for manifest in of_kind(render(), "DaemonSet").values():
+        assert manifest["spec"]["updateStrategy"]["rollingUpdate"]["maxSurge"] == 0
+
+
+def test_a_pod_that_carries_volumes_of_others_is_replaced_only_when_its_node_is_drained(render: Render) -> None:
+    """With peers, its FUSE daemons are what running pods read through."""
+    peers = ("csi.config.peers[0].node=a", "csi.config.peers[0].address=192.0.2.1")
+    assert of_kind(render(*peers), "DaemonSet")["ub-ub-node-csi"]["spec"]["updateStrategy"] == {"type": "OnDelete"}
+
+
+def test_a_component_can_be_tried_on_one_node_first(render: Render) -> None:
+    specs = pods(render("nri.nodeSelector.colocation=yes"))
+    assert specs["ub-ub-node-nri"]["nodeSelector"] == {"kubernetes.io/os": "linux", "colocation": "yes"}
+    assert specs["ub-ub-node-csi"]["nodeSelector"] == {"kubernetes.io/os": "linux"}
+
+
+def test_a_component_that_is_off_leaves_nothing(render: Render) -> None:
+    assert not pods(render("agent.enabled=false", "csi.enabled=false", "nri.enabled=false"))
+    assert set(pods(render("csi.enabled=false"))) == {"ub-ub-node-agent", "ub-ub-node-nri"}
+    assert not of_kind(render("csi.enabled=false"), "ClusterRole")
+
+
+def test_cleaning_up_replaces_the_plugins(render: Render) -> None:
+    manifests = render("cleanup=true")
+    assert nri_parser().parse_args(container(manifests, "restore-qos")["command"][1:]).restore
+    assert set(pods(manifests)) == {"ub-ub-node-cleanup"}
+    assert not of_kind(manifests, "CSIDriver")
