@@ -1,7 +1,7 @@
 """Every fault of reference/csi.md section 5 and the test of what is right instead; those without a home are here.
 
-Case 50 (SELinux) is a word in the CSIDriver object: tests/packaging/chart/test_driver.py. What needs numbers is measured by
-``bench/csi``; what needs long histories is judged by ``make consistency``.
+Case 50 (SELinux) is a word in the CSIDriver object: tests/packaging/chart/test_driver.py. What needs numbers is
+measured by ``bench/csi``; what needs long histories is judged by ``make consistency``.
 """
 
 import re
