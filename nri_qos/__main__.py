@@ -5,7 +5,6 @@ import fcntl
 import gc
 import logging
 import os
-import signal
 import stat
 import sys
 from collections.abc import Mapping, Sequence
@@ -115,8 +114,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(options: Options, settings: Config) -> int:
     stop, manager = Stop(), Manager.from_environ()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
     if options.restore:
         return _restore(options.roots)
     lock = None if options.dry_run else _only_one(options.roots.run, stop)

@@ -9,8 +9,8 @@ Source: reference/nri.md sections 1.1, 1.5 and 5 (A1, A7, A10, A11, A21, B14).
 """
 
 import logging
-import os
 import random
+import select
 import selectors
 import socket
 import time
@@ -22,6 +22,7 @@ from ubproto.nri.v1alpha1 import nri_pb2
 from nri_qos.plugin import VERSION, Plugin, Refusal
 from nri_qos.ttrpc.frame import ProtocolError
 from nri_qos.ttrpc.session import Answer, Session, Status
+from ubhost import signals
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 5.0
 LASTED_S = 10.0  # a session that lived so long was a good one
@@ -32,22 +33,20 @@ _log = logging.getLogger(__name__)
 
 
 class Stop:
-    """Asks the loop that waits on a socket to end; may be set from a signal handler or another thread."""
+    """SIGTERM or SIGINT, which ask the main thread to end, wherever it waits."""
 
     def __init__(self) -> None:
-        self.reader, self._writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        self.is_set = False
+        self.reader = signals.told()
+        self._poll = select.poll()
+        self._poll.register(self.reader, select.POLLIN)
 
-    def set(self) -> None:
-        self.is_set = True
-        os.write(self._writer, b"x")
+    @property
+    def is_set(self) -> bool:
+        return self.wait(0)
 
     def wait(self, timeout_s: float) -> bool:
         """Sleep; return early, and true, if asked to stop."""
-        with selectors.DefaultSelector() as selector:
-            selector.register(self.reader, selectors.EVENT_READ)
-            selector.select(timeout_s)
-        return self.is_set
+        return bool(self._poll.poll(timeout_s * 1000))
 
 
 class Pauses:

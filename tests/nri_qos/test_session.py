@@ -3,6 +3,7 @@
 Letters and numbers in parentheses are the faults of reference/nri.md section 5.
 """
 
+import ctypes
 import os
 import signal
 import socket
@@ -247,6 +248,17 @@ def test_a_signal_ends_it_at_once_in_every_phase(number: int, runtime: Runtime, 
     assert runtime.peer.is_closed_within(1)
     with pytest.raises(PluginClosed):
         runtime.peer.call("Shutdown", nri_pb2.Empty(), nri_pb2.Empty)
+
+
+def test_a_signal_that_does_not_interrupt_its_wait_ends_it_too(runtime: Runtime, plugin: Plugin) -> None:
+    """As one that comes when the main thread is just going to wait; here it is another thread that gets it."""
+    plugin.start()
+    runtime.register()
+    process = plugin.process.pid
+    tasks = Path(f"/proc/{process}/task")
+    other = next(int(task.name) for task in tasks.iterdir() if int(task.name) != process)
+    assert ctypes.CDLL(None).tgkill(process, other, signal.SIGTERM) == 0
+    assert plugin.process.wait(timeout=60) == 0
 
 
 @pytest.mark.parametrize(
