@@ -65,11 +65,11 @@ class Making(OwnVolumes):
         """Make a volume whose name is free, in the pool that it asks for, that of its source, or the first.
 
         Raises:
-            NotFound: its source does not exist.
+            NotFound, Unreachable: its source does not exist, or may not be the newest.
             OutOfRange: its source is larger than the limit.
             Exhausted: the pool has not so many bytes left.
             InvalidRequest: its source lies in another pool than it asks for.
-            Unsupported: no engine here keeps what it asks for.
+            Unsupported: no engine here keeps what it asks for, or it cannot be made from a source.
         """
         least, source_pool = self._origin(want.source) if want.source else (0, None)
         pool = self.volumes.pool(want.spec.pool or (source_pool.name if source_pool else None))
@@ -82,6 +82,8 @@ class Making(OwnVolumes):
         engine = self.choose(want.spec)
         want = replace(want, pool=pool.name, size=_size(sizes, least), engine=engine.name)
         if isinstance(engine, ShmEngine):
+            if want.source:
+                raise Unsupported(f"memory starts empty: {want.source} can only be copied into it by a pod")
             want = replace(want, size=engine.room_for(want.size, sizes.limit, want.spec.namespace))
         else:
             refuse_too_large(want, pool)
@@ -92,8 +94,14 @@ class Making(OwnVolumes):
 
         Raises:
             NotFound: it does not exist.
+            Unsupported: it is of a kind that has no copies.
+            Unreachable: its newest bytes may be elsewhere.
         """
-        found = self.volumes.snapshot(source.id) if source.is_snapshot else self.own(source.id)
+        if not source.is_snapshot:
+            volume, pool = self.own(source.id)
+            self.engine(volume).check_current(volume, pool)
+            return volume.size, pool
+        found = self.volumes.snapshot(source.id)
         if found is None:
             raise NotFound(f"snapshot {source.id!r} does not exist on node {self.volumes.node}")
         return found[0].size, found[1]

@@ -157,6 +157,14 @@ def test_what_memory_cannot_do_is_refused_and_said(nodes: list[Driver]) -> None:
         nodes[0].create("rwo", mode=RWO, parameters={"type": "memory"})
     with refused(Code.FAILED_PRECONDITION, naming="snapshots"):
         nodes[0].controller.CreateSnapshot(csi.CreateSnapshotRequest(name="s", source_volume_id=volume.volume_id))
+    clone = csi.CreateVolumeRequest(name="c", volume_capabilities=[capability()])
+    clone.volume_content_source.volume.volume_id = volume.volume_id
+    with refused(Code.FAILED_PRECONDITION, naming="clones"):
+        nodes[0].controller.CreateVolume(clone)
+    clone.volume_content_source.volume.volume_id = nodes[0].create("files", parameters={"engine": "bind"}).volume_id
+    clone.parameters["type"] = "memory"
+    with refused(Code.FAILED_PRECONDITION, naming="starts empty"):
+        nodes[0].controller.CreateVolume(clone)
     with refused(Code.FAILED_PRECONDITION, naming="grow"):
         nodes[0].controller.ControllerExpandVolume(
             csi.ControllerExpandVolumeRequest(

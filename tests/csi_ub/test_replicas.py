@@ -11,7 +11,7 @@ from ubproto.csi.v1 import csi_pb2 as csi
 
 from tests.csi_ub import netns
 from tests.csi_ub.cluster import cluster, condition, daemons, kill, wait
-from tests.csi_ub.driver import Driver, StartDriver, refused
+from tests.csi_ub.driver import Driver, StartDriver, capability, refused
 
 pytestmark = [
     pytest.mark.kernel,
@@ -119,6 +119,10 @@ def test_an_owner_cut_off_fails_and_copies_nothing_old_while_the_other_two_go_on
     request = csi.CreateSnapshotRequest(name="snapshot", source_volume_id=volume.volume_id)
     with refused(Code.UNAVAILABLE, naming=volume.volume_id):
         nodes[0].controller.CreateSnapshot(request)
+    clone = csi.CreateVolumeRequest(name="clone", volume_capabilities=[capability()])
+    clone.volume_content_source.volume.volume_id = volume.volume_id
+    with refused(Code.UNAVAILABLE, naming=volume.volume_id):
+        nodes[0].controller.CreateVolume(clone)
     netns.cut("node0", 0, off=False)
     wait(lambda: not condition(nodes[0], volume, alone).abnormal)
     assert (alone / "file").read_text() == "meanwhile"
