@@ -7,7 +7,7 @@ import grpc
 from ubproto.csi.v1 import csi_pb2, csi_pb2_grpc
 
 from csi_ub import answers, parameters
-from csi_ub.model import Group, Snapshot, Volume, new_id
+from csi_ub.model import Group, Snapshot, new_id
 from csi_ub.ownvolumes import OwnVolumes
 from csi_ub.pool import Pool
 from csi_ub.requests import required
@@ -69,13 +69,12 @@ class GroupController(OwnVolumes, csi_pb2_grpc.GroupControllerServicer):
         return None
 
     def _take(self, name: str, volume_ids: list[str]) -> Group:
-        """Take snapshots under a group name that is free.
+        """Take snapshots under a group name that is free; see ``to_copy``.
 
         Raises:
-            NotFound: a volume does not exist.
-            Unsupported: one belongs to another node, or they lie in several pools.
+            Unsupported: the volumes lie in several pools.
         """
-        found = [self._source(volume_id) for volume_id in volume_ids]
+        found = [self.to_copy(volume_id) for volume_id in volume_ids]
         pool = found[0][1]
         if others := sorted({each.name for _, each in found} - {pool.name}):
             raise Unsupported(f"the volumes lie in pools {pool.name}, {', '.join(others)}: a group has one")
@@ -85,14 +84,6 @@ class GroupController(OwnVolumes, csi_pb2_grpc.GroupControllerServicer):
             for volume, _ in found
         )
         return pool.snapshot_together(Group(id_, name, self.volumes.node, pool.name, members, now))
-
-    def _source(self, volume_id: str) -> tuple[Volume, Pool]:
-        found = self.volumes.own(volume_id)
-        if found is None:
-            self.volumes.refuse_foreign(volume_id)
-            raise NotFound(f"volume {volume_id!r} does not exist")
-        self.engine(found[0]).check_current(*found)
-        return found
 
 
 def _refuse_others(group: Group, snapshot_ids: Iterable[str]) -> None:

@@ -28,6 +28,21 @@ class OwnVolumes:
             raise NotFound(f"volume {volume_id!r} does not exist on node {self.volumes.node}")
         return found
 
+    def to_copy(self, volume_id: str) -> tuple[Volume, Pool]:
+        """Return a volume that a snapshot is to be taken of, whose newest bytes are here.
+
+        Raises:
+            NotFound: it does not exist.
+            Unsupported: it belongs to another node, or is of a kind that has no copies.
+            Unreachable: its newest bytes may be elsewhere.
+        """
+        found = self.volumes.own(volume_id)
+        if found is None:
+            self.volumes.refuse_foreign(volume_id)
+            raise NotFound(f"volume {volume_id!r} does not exist")
+        self.engine(found[0]).check_current(*found)
+        return found
+
     def choose(self, spec: Spec) -> Engine:
         return self.volumes.engines.choose(parameters.engine(spec), spec.consistency, spec.replicas)
 

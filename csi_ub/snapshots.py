@@ -65,18 +65,8 @@ class Snapshots(OwnVolumes):
         return csi_pb2.GetSnapshotResponse(snapshot=answers.snapshot(found[0]))
 
     def _take(self, name: str, volume_id: str) -> Snapshot:
-        """Take a snapshot whose name is free.
-
-        Raises:
-            NotFound: the volume does not exist.
-            Unsupported: it belongs to another node.
-        """
-        found = self.volumes.own(volume_id)
-        if found is None:
-            self.volumes.refuse_foreign(volume_id)
-            raise NotFound(f"volume {volume_id!r} does not exist")
-        volume, pool = found
-        self.engine(volume).check_current(volume, pool)
+        """Take a snapshot whose name is free; see ``to_copy``."""
+        volume, pool = self.to_copy(volume_id)
         return pool.snapshot(
             Snapshot("", name, self.volumes.node, pool.name, volume.id, volume.size, created=int(time.time()))
         )
