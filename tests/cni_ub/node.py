@@ -9,13 +9,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from tests.cni_ub.machine import BUNDLE, EXECUTABLE, REPOSITORY, Answer, Ipam, ip
+from tests.waiting import wait_for
 from ubhost import providers
 from ubhost.kernel.rtnl import Rtnl
 from ubhost.model import Link
@@ -211,8 +211,10 @@ class SimulatedNode:
             return {link.name for link in rtnl.links()}
 
 
-def wait_for(what: Callable[[], bool], seconds: float = 60.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.01)
+def attach(node: SimulatedNode, pod: str, **keys: Any) -> dict[str, Any]:
+    """ADD, which must succeed: return the result. Keys are the call's own, or of its configuration."""
+    where = {key: keys.pop(key) for key in ("container", "ifname") if key in keys}
+    answer = node.call("ADD", node.conf(**keys), pod=pod, **where)
+    assert answer.code == 0, answer
+    document: dict[str, Any] = answer.document
+    return document

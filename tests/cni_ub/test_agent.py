@@ -5,8 +5,7 @@ import re
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ import pytest
 from cni_ub import wire
 from cni_ub.agent.server import Server
 from tests.cni_ub.machine import REPOSITORY, Machine
+from tests.waiting import wait_for
 from ubhost.errors import HostFault
 from ubhost.kernel import netns
 from ubhost.roots import Roots
@@ -59,13 +59,6 @@ def greeting_for_stranger(path: Path) -> bytes:
         greeting = said.read()
     assert os.waitpid(child, 0)[1] == 0
     return greeting
-
-
-def wait_for(what: Callable[[], bool], seconds: float = 60.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.01)
 
 
 def test_through_the_agent_the_answers_are_those_of_the_engine_byte_for_byte(machine: Machine, pod: str) -> None:

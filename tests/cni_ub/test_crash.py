@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from tests.cni_ub.machine import REPOSITORY
-from tests.cni_ub.node import SimulatedNode, wait_for
+from tests.cni_ub.node import SimulatedNode
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.kernel
 

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cni_ub.node import Call, SimulatedNode, wait_for
+from tests.cni_ub.node import Call, SimulatedNode
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.kernel
 

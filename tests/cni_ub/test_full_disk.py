@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cni_ub.node import SimulatedNode, wait_for
+from tests.cni_ub.node import SimulatedNode
+from tests.waiting import wait_for
 from ubhost.roots import Roots
 
 pytestmark = pytest.mark.kernel

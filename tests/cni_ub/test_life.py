@@ -14,8 +14,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from tests.cni_ub.node import SimulatedNode, wait_for
+from tests.cni_ub.node import SimulatedNode
 from tests.cni_ub.test_crash import die
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.kernel
 

@@ -22,6 +22,7 @@ from tests.cni_ub.agent.test_cdi import violations
 from tests.cni_ub.agent.test_confplan import BRIDGE, CALICO
 from tests.cni_ub.machine import REPOSITORY
 from tests.cni_ub.node import AGENT, SimulatedNode
+from tests.waiting import wait_for
 from ubsim.handles import SuperNodeHandle, handle
 from ubsim.kubelet import Kubelet, Rejected
 
@@ -91,13 +92,6 @@ def within(seconds: float, what: Callable[[], object]) -> None:
     assert time.monotonic() - begun < seconds
 
 
-def until(true: Callable[[], bool], timeout_s: float = 60) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not true():
-        assert time.monotonic() < deadline, "did not happen in time"
-        time.sleep(0.02)
-
-
 @pytest.mark.parametrize(
     ("do", "what", "undo", "why"),
     [
@@ -127,7 +121,7 @@ def test_ports_that_go_down_take_their_devices_along(running: World) -> None:
 
 
 def _until_sick(world: World) -> None:
-    until(lambda: len(world.kubelet.endpoints[NAME].healthy) < 4)
+    wait_for(lambda: len(world.kubelet.endpoints[NAME].healthy) < 4)
 
 
 def test_devices_come_and_go(running: World) -> None:
@@ -151,7 +145,7 @@ def test_the_kth_attachment_of_a_pod_gets_its_kth_device_and_metrics_say_whose_i
         answer = running.node.call("ADD", conf, pod=pod, ifname=ifname, CNI_ARGS=args)
         assert answer.code == 0, answer
     assert sorted(running.node.ledger) == sorted(f"{d}@c1@net{n}.json" for n, d in enumerate(given, 1))
-    until(lambda: running.metrics().count("ub_device_owner{") == 2)
+    wait_for(lambda: running.metrics().count("ub_device_owner{") == 2)
     for number, device in enumerate(given, 1):
         assert (
             f'ub_device_owner{{container_id="c1",device="{device}",interface="net{number}",pod="web",'
@@ -166,7 +160,7 @@ def test_the_kth_attachment_of_a_pod_gets_its_kth_device_and_metrics_say_whose_i
 def test_an_agent_that_was_killed_comes_back_with_nothing_lost(running: World) -> None:
     running.kubelet.admit("default/web", {"main": {NAME: 1}})
     running.node.stop_agent(signal.SIGKILL)
-    until(lambda: not running.kubelet.endpoints[NAME].is_alive)
+    wait_for(lambda: not running.kubelet.endpoints[NAME].is_alive)
     with pytest.raises(Rejected, match="no plugin serves it"):
         running.kubelet.admit("default/late", {"main": {NAME: 1}})
     running.start_agent()
@@ -198,12 +192,12 @@ def test_the_cni_configuration_follows_the_primary(world: World) -> None:
     (folder / "10-calico.conflist").write_text(json.dumps(CALICO))
     world.start_agent(conf={"mode": "conflist", "network": {"isolation": "shared"}}, kubelet={"is_used": False})
     ours = folder / "00-ub-cni.conflist"
-    until(ours.exists)
+    wait_for(ours.exists)
     assert json.loads(ours.read_text())["plugins"][-1]["isolation"] == "shared"
     (folder / "10-calico.conflist").write_text(json.dumps({**CALICO, "plugins": [BRIDGE]}))
-    until(lambda: len(json.loads(ours.read_text())["plugins"]) == 2)
+    wait_for(lambda: len(json.loads(ours.read_text())["plugins"]) == 2)
     (folder / "10-calico.conflist").unlink()
-    until(lambda: not ours.exists())
+    wait_for(lambda: not ours.exists())
 
 
 def test_the_agent_is_ready_once_kubelet_listens(world: World) -> None:
@@ -216,9 +210,9 @@ def test_the_agent_is_ready_once_kubelet_listens(world: World) -> None:
         except OSError as error:
             return str(getattr(error, "fp", None) and error.fp.read().decode())  # type: ignore[attr-defined]
 
-    until(lambda: "plugins_registry" in why() or "device-plugins" in why(), 20)
+    wait_for(lambda: "plugins_registry" in why() or "device-plugins" in why(), 20)
     world.kubelet.start()
-    until(lambda: json.loads(why() or "{}") == {"ready": True, "why": {}}, 20)
+    wait_for(lambda: json.loads(why() or "{}") == {"ready": True, "why": {}}, 20)
 
 
 @pytest.mark.parametrize(

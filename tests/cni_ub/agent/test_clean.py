@@ -7,7 +7,7 @@ from cni_ub.agent.services import services
 from cni_ub.agent.settings import ConfMode, ConfSettings, Settings
 from tests.cni_ub.agent.host import Host
 from tests.cni_ub.agent.test_confplan import CALICO
-from tests.cni_ub.agent.test_deviceplugin import until
+from tests.waiting import wait_for
 from ubhost.ledger import Ledger
 
 
@@ -33,7 +33,7 @@ def test_a_node_looks_as_before_even_when_the_agent_was_killed(host: Host) -> No
     ]  # device info files stay: killed
     for part in running:
         part.start()
-    until(lambda: all(path.exists() for path in published))
+    wait_for(lambda: all(path.exists() for path in published))
     for part in running:
         part.stop()
     assert clean(settings, host.roots) == published

@@ -2,7 +2,6 @@
 
 import socket
 import stat
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -17,6 +16,7 @@ from cni_ub.agent.services import services
 from cni_ub.agent.settings import KubeletSettings, Registration, Resource, Settings
 from cni_ub.agent.socketpath import short
 from tests.cni_ub.agent.host import Host
+from tests.waiting import wait_for
 from ubhost.ledger import Ledger
 from ubhost.provider import Sharing
 from ubsim.kubelet import Kubelet, Registered, Rejected
@@ -38,13 +38,6 @@ def by(registration: Registration) -> Settings:
     return Settings(kubelet=KubeletSettings(registration=registration))
 
 
-def until(true: object, timeout_s: float = 60) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not true():  # type: ignore[operator]
-        assert time.monotonic() < deadline, "did not happen in time"
-        time.sleep(0.02)
-
-
 @pytest.mark.parametrize(("way", "expected"), [(Registration.AUTO, "watcher"), (Registration.LEGACY, "legacy")])
 def test_kubelet_learns_of_every_device_with_health_and_numa(
     host: Host, kubelet: Kubelet, way: Registration, expected: str
@@ -59,8 +52,8 @@ def test_kubelet_learns_of_every_device_with_health_and_numa(
             "urma_3": [1],
             "urma_4": [0],
         }
-        until(lambda: kubelet.registrations == [Registered(NAME, expected)])
-        until(lambda: all(part.ready() is None for part in parts))
+        wait_for(lambda: kubelet.registrations == [Registered(NAME, expected)])
+        wait_for(lambda: all(part.ready() is None for part in parts))
 
 
 def test_a_container_gets_cdi_names_and_variables_and_the_cdi_file_is_there(host: Host, kubelet: Kubelet) -> None:
@@ -152,15 +145,15 @@ def test_a_kubelet_that_died_makes_us_not_ready_and_one_that_comes_back_makes_us
     with serving(host) as parts:
         kubelet.wait_for(NAME, healthy=4)
         kubelet.kill()
-        until(lambda: any(part.ready() == f"kubelet does not listen to {NAME}" for part in parts))
+        wait_for(lambda: any(part.ready() == f"kubelet does not listen to {NAME}" for part in parts))
         kubelet.start()
         kubelet.wait_for(NAME, healthy=4)
-        until(lambda: all(part.ready() is None for part in parts))
+        wait_for(lambda: all(part.ready() is None for part in parts))
 
 
 def test_we_wait_for_a_kubelet_that_has_not_started(host: Host, kubelet: Kubelet) -> None:
     with serving(host) as parts:
-        until(lambda: any("kubelet" in (part.ready() or "") for part in parts))
+        wait_for(lambda: any("kubelet" in (part.ready() or "") for part in parts))
         kubelet.start()
         kubelet.wait_for(NAME, healthy=4)
 
@@ -170,7 +163,7 @@ def test_a_slow_kubelet_is_waited_for(host: Host, kubelet: Kubelet) -> None:
     kubelet.start()
     with serving(host):
         kubelet.wait_for(NAME, healthy=4)
-        until(lambda: kubelet.registrations == [Registered(NAME, "watcher")])
+        wait_for(lambda: kubelet.registrations == [Registered(NAME, "watcher")])
 
 
 def test_a_restart_of_the_agent_registers_anew_even_after_it_was_killed(host: Host, kubelet: Kubelet) -> None:
@@ -210,7 +203,7 @@ def test_a_file_in_the_place_of_our_socket_is_not_removed(host: Host, kubelet: K
     precious = host.kubelet / "plugins_registry/unifiedbus.com_ub_net_device.sock"
     precious.write_text("precious")
     with serving(host) as parts:
-        until(lambda: any("is not a socket" in (part.ready() or "") for part in parts))
+        wait_for(lambda: any("is not a socket" in (part.ready() or "") for part in parts))
     assert precious.read_text() == "precious"
 
 
@@ -239,7 +232,7 @@ def test_a_resource_that_kubelet_refuses_makes_us_not_ready_and_says_why(host: H
     resource = Resource("unifiedbus.com/ub_net_device")
     object.__setattr__(resource, "name", "kubernetes.io/ub")  # settings would not let it through
     with serving(host, Settings(resources=(resource,))) as parts:
-        until(lambda: any("is invalid" in (part.ready() or "") for part in parts))
+        wait_for(lambda: any("is invalid" in (part.ready() or "") for part in parts))
     assert "kubernetes.io/ub" in kubelet.registrations[0].error
 
 
