@@ -192,7 +192,8 @@ class Loop(threading.Thread):
             self._version = -1  # look again in the next turn, at what the runtime has announced by then
         self._note_strangers(strangers)
         self._folders = self._census.measured()
-        self._sampler.forget_lists(self._folders)
+        doubtful = {cgroup.rpartition("/")[0] for cgroup in found}  # the list may be old, and the stranger have ended
+        self._sampler.forget_lists({*self._folders} - doubtful)
         self._probe(self._census)
         return self._census
 
