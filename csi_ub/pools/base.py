@@ -1,8 +1,14 @@
-"""The operations that differ between kinds of pools."""
+"""The operations that differ between kinds of pools, and what they have in common."""
 
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
+
+from ubhost.errors import Exhausted, HostFault
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,3 +57,38 @@ class Space(Protocol):
 
     def remove(self, share: Path) -> None:
         """Remove ``share`` with all it holds; it may be gone in part or whole."""
+
+
+@contextmanager
+def doing(what: str, path: Path) -> Iterator[None]:
+    """Name what was done to ``path`` in what the kernel refuses.
+
+    Raises:
+        Exhausted: the disk or a quota is full.
+        HostFault: anything else.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise Exhausted(f"no space to {what} {path}") from error
+        raise HostFault(f"cannot {what} {path}: {error.strerror}") from error
+
+
+def disk(path: Path) -> os.statvfs_result:
+    """Return the space of the file system that ``path`` lies on."""
+    with doing("ask for the space of", path):
+        return os.statvfs(path)
+
+
+def free(pool: Path) -> int:
+    """Return the bytes that are left on the file system of ``pool``."""
+    found = disk(pool)
+    return found.f_bavail * found.f_frsize
+
+
+def usage_by_quota(share: Path, size: int, used: int) -> Usage:
+    """Return the usage of a ``share`` for at most ``size`` bytes (0: no limit), of which its quota counts ``used``."""
+    found = disk(share)
+    total = size or found.f_blocks * found.f_frsize
+    return Usage(min(used, total), total)

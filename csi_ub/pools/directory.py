@@ -1,11 +1,9 @@
 """A pool in a plain directory: works on every file system, and limits nobody."""
 
-import os
 from pathlib import Path
 
-from csi_ub.pools.base import Usage
+from csi_ub.pools.base import Usage, disk, doing, free
 from csi_ub.pools.copy import copy_tree, remove_tree
-from ubhost.errors import HostFault
 
 
 class DirectorySpace:
@@ -18,10 +16,8 @@ class DirectorySpace:
         """Any directory will do."""
 
     def make(self, share: Path, size: int) -> None:
-        try:
+        with doing("make", share):
             share.mkdir(mode=0o700)
-        except OSError as error:
-            raise HostFault(f"cannot make {share}: {error.strerror}") from error
 
     def copy(self, source: Path, share: Path, size: int) -> None:
         copy_tree(source, share)
@@ -31,18 +27,11 @@ class DirectorySpace:
 
     def usage(self, share: Path, size: int) -> Usage:
         """Return the numbers of the whole file system: nobody counts what one folder holds."""
-        try:
-            found = os.statvfs(share)
-        except OSError as error:
-            raise HostFault(f"cannot ask for the space of {share}: {error.strerror}") from error
+        found = disk(share)
         return Usage((found.f_blocks - found.f_bfree) * found.f_frsize, found.f_blocks * found.f_frsize)
 
     def available(self, pool: Path) -> int:
-        try:
-            found = os.statvfs(pool)
-        except OSError as error:
-            raise HostFault(f"cannot ask for the space of {pool}: {error.strerror}") from error
-        return found.f_bavail * found.f_frsize
+        return free(pool)
 
     def remove(self, share: Path) -> None:
         remove_tree(share)

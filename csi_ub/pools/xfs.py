@@ -6,14 +6,12 @@ no time for data, but time for each file, and is not of one moment. So a volume 
 The copy's own quota counts all it refers to, as the original's does.
 """
 
-import errno
-import os
 from contextlib import suppress
 from pathlib import Path
 
-from csi_ub.pools.base import Usage
+from csi_ub.pools.base import Usage, doing, free, usage_by_quota
 from csi_ub.pools.copy import copy_tree, remove_tree
-from ubhost.errors import Exhausted, HostFault, Unsupported
+from ubhost.errors import Unsupported
 from ubhost.kernel import xfs
 
 _OVERHEAD = 64 << 10  # bytes: the driver's folders, not the user's
@@ -33,36 +31,25 @@ class XfsSpace:
             )
 
     def make(self, share: Path, size: int) -> None:
-        try:
+        with doing("make", share):
             share.mkdir(mode=0o700)
             self._begin(share, size)
-        except OSError as error:
-            raise _fault("make", share, error) from error
 
     def copy(self, source: Path, share: Path, size: int) -> None:
         self.make(share, size)
         copy_tree(source, share)
 
     def resize(self, share: Path, size: int) -> None:
-        try:
+        with doing("resize", share):
             xfs.limit(share, xfs.project(share), _with_overhead(size))
-        except OSError as error:
-            raise _fault("resize", share, error) from error
 
     def usage(self, share: Path, size: int) -> Usage:
-        try:
-            used, found = xfs.used(share, xfs.project(share)), os.statvfs(share)
-        except OSError as error:
-            raise _fault("ask for the space of", share, error) from error
-        total = size or found.f_blocks * found.f_frsize
-        return Usage(min(used, total), total)
+        with doing("ask for the space of", share):
+            used = xfs.used(share, xfs.project(share))
+        return usage_by_quota(share, size, used)
 
     def available(self, pool: Path) -> int:
-        try:
-            found = os.statvfs(pool)
-        except OSError as error:
-            raise _fault("ask for the space of", pool, error) from error
-        return found.f_bavail * found.f_frsize
+        return free(pool)
 
     def remove(self, share: Path) -> None:
         number = 0
@@ -81,9 +68,3 @@ class XfsSpace:
 
 def _with_overhead(size: int) -> int:
     return size + _OVERHEAD if size else 0
-
-
-def _fault(what: str, path: Path, error: OSError) -> HostFault | Exhausted:
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return Exhausted(f"no space to {what} {path}")
-    return HostFault(f"cannot {what} {path}: {error.strerror}")
