@@ -5,7 +5,6 @@ fenced, a peer came) is started again at the same port: its clients find back to
 """
 
 import os
-import signal
 import socket
 import threading
 import time
@@ -15,7 +14,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from csi_ub import programs
 from csi_ub.engines import volfiles
 from csi_ub.engines.daemonfiles import START_S, Files, wait
 from csi_ub.model import Site, owner_tag
@@ -54,13 +52,13 @@ class Bricks:
     def ensure(self, share: Share, port: int) -> int:
         """See that a brick serves ``share`` at ``port`` (0: any that is free); return the port."""
         with self.files.alone(f"brick {share.volume}"):
-            pid = self._pid(share.volume)
+            pid = self.files.pid(share.volume, "brick")
             served = self.files.read(share.volume, "brick.vol")
             port = port or (volfiles.port(served) if pid else 0) or self._free_port()
             text = self._text(share, port)
             if pid and served == text:
                 return port
-            self._stop(share.volume)
+            self.files.end(share.volume, "brick")
             if share.is_replica:
                 _mark(share)
             self.files.write(share.volume, "brick.vol", text)
@@ -70,12 +68,12 @@ class Bricks:
         return port
 
     def is_running(self, volume_id: str) -> bool:
-        return self._pid(volume_id) is not None
+        return self.files.pid(volume_id, "brick") is not None
 
     def stop(self, volume_id: str) -> None:
         """End the brick of a volume; it may have ended."""
         with self.files.alone(f"brick {volume_id}"):
-            self._stop(volume_id)
+            self.files.end(volume_id, "brick")
             self.files.remove(volume_id, "brick")
 
     def answers(self, host: str, port: int) -> bool:
@@ -95,14 +93,6 @@ class Bricks:
         """Return where a site's brick listens, ``None`` if its node is not among our peers."""
         host = (self.address or "127.0.0.1") if site.node == self.node else self.peers.get(site.node)
         return None if host is None else (host, site.port)
-
-    def _stop(self, volume_id: str) -> None:
-        if pid := self._pid(volume_id):
-            os.kill(pid, signal.SIGTERM)
-            wait(lambda: not self._pid(volume_id), f"the brick of volume {volume_id} does not stop")
-
-    def _pid(self, volume_id: str) -> int | None:
-        return programs.is_running(self.files.path(volume_id, "brick.pid"), self.files.volfile(volume_id, "brick"))
 
     def _text(self, share: Share, port: int) -> str:
         admitted = sorted({self.node, *self.peers} - set(share.fenced))

@@ -6,13 +6,12 @@ All outlive the driver. A client that runs finds back to its bricks by itself, s
 import logging
 import os
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from csi_ub import programs
 from csi_ub.bounded import Bounded
 from csi_ub.engines import volfiles
 from csi_ub.engines.daemonfiles import Files, wait
@@ -22,9 +21,6 @@ from csi_ub.pool import Share
 from csi_ub.reasons import Unreachable
 from ubhost.errors import HostFault, UbError
 from ubhost.kernel import mountinfo, mounts
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _CHECK_S = 3.0
 # No time passes in which a node may believe what it read before; no page cache stands between it and the bricks.
@@ -65,8 +61,7 @@ class Clients:
         return bool(mountinfo.at(mountinfo.read(), self.point(volume_id)))
 
     def is_alive(self, volume_id: str) -> bool:
-        volfile = self.files.volfile(volume_id, "client")
-        return programs.is_running(self.files.path(volume_id, "client.pid"), volfile) is not None
+        return self.files.pid(volume_id, "client") is not None
 
     def answers(self, volume_id: str) -> bool:
         """Whether the mount answers; never hangs."""
@@ -81,7 +76,7 @@ class Clients:
         return self.bounded.run(f"space of volume {volume_id}", lambda: os.statvfs(self.point(volume_id)), _CHECK_S)
 
     @contextmanager
-    def share(self, volume_id: str) -> "Iterator[Share]":
+    def share(self, volume_id: str) -> Iterator[Share]:
         """Open the share of a mounted volume, where its users are noted."""
         try:
             descriptor = os.open(self.point(volume_id), os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -110,10 +105,7 @@ class Clients:
         """Answer the owner of a volume that shut this node out: what is open here from before never works again."""
         volume_id = str(content.get("volume"))
         if is_own_id(volume_id):
-            volfile = self.files.volfile(volume_id, "client")
-            if pid := programs.is_running(self.files.path(volume_id, "client.pid"), volfile):
-                os.kill(pid, signal.SIGKILL)
-                wait(lambda: not self.is_alive(volume_id), f"the client of volume {volume_id} does not end")
+            self.files.end(volume_id, "client", signal.SIGKILL)
         return {}
 
     def point(self, volume_id: str) -> Path:
@@ -144,25 +136,17 @@ class Healers:
         """See that a volume whose bricks are at ``places`` has a healer here."""
         with self.files.alone(f"healer {volume_id}"):
             text = volfiles.healer(volume_id, places, login(self.key, volume_id, self.node))
-            if self._pid(volume_id) and self.files.read(volume_id, "healer.vol") == text:
+            if self.files.pid(volume_id, "healer") and self.files.read(volume_id, "healer.vol") == text:
                 return
-            self._stop(volume_id)
+            self.files.end(volume_id, "healer")
             self.files.write(volume_id, "healer.vol", text)
             self.files.run("glusterfs", volume_id, "healer", "--process-name", "glustershd")
 
     def stop(self, volume_id: str) -> None:
         """End the healer of a volume; it may have ended."""
         with self.files.alone(f"healer {volume_id}"):
-            self._stop(volume_id)
+            self.files.end(volume_id, "healer")
             self.files.remove(volume_id, "healer")
-
-    def _stop(self, volume_id: str) -> None:
-        if pid := self._pid(volume_id):
-            os.kill(pid, signal.SIGTERM)
-            wait(lambda: not self._pid(volume_id), f"the healer of volume {volume_id} does not stop")
-
-    def _pid(self, volume_id: str) -> int | None:
-        return programs.is_running(self.files.path(volume_id, "healer.pid"), self.files.volfile(volume_id, "healer"))
 
 
 def login(key: Key, volume_id: str, node: str) -> volfiles.Login | None:

@@ -1,6 +1,7 @@
 """Files of the GlusterFS daemons of this node: volume file, pid, log. They hold passwords, so root alone reads them."""
 
 import os
+import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -55,6 +56,16 @@ class Files:
         pid, log = files
         command = [programs.find(program), "-f", self.volfile(volume_id, kind), "-p", pid, "-l", log, *more]
         programs.run(programs.apart(command))
+
+    def pid(self, volume_id: str, kind: str) -> int | None:
+        """Return the process of a daemon that runs."""
+        return programs.is_running(self.path(volume_id, f"{kind}.pid"), self.volfile(volume_id, kind))
+
+    def end(self, volume_id: str, kind: str, how: signal.Signals = signal.SIGTERM) -> None:
+        """End a daemon and wait until it has gone; it may have ended."""
+        if pid := self.pid(volume_id, kind):
+            os.kill(pid, how)
+            wait(lambda: not self.pid(volume_id, kind), f"the {kind} of volume {volume_id} does not end")
 
     def remove(self, volume_id: str, kind: str) -> None:
         for suffix in ("pid", "vol", "log"):
