@@ -1,4 +1,7 @@
-"""Listens to the kernel's notices: that they came is believed, what they say is not; the inventory looks again."""
+"""Listens to the kernel's notices: that they came is believed, what they say is not; the inventory looks again.
+
+Every attachment makes a burst of them. How many looks that may cost is the inventory's to know (``Allowance``).
+"""
 
 import logging
 import os
@@ -11,7 +14,6 @@ from ubhost.roots import Roots
 from ubhost.uevents import BACK_STOP_S, Uevents
 
 SETTLE_S = 0.05  # notices come in bursts: one look for all of them
-QUIET_S = 3.0  # every attachment makes a burst: a node that starts many pods must not look round for each (0.1 s)
 
 log = logging.getLogger(__name__)
 
@@ -63,5 +65,3 @@ class Hotplug:
                 if select.select([wake], [], [], SETTLE_S)[0]:
                     return
                 self._inventory.wake()
-                if select.select([wake], [], [], QUIET_S)[0]:
-                    return
