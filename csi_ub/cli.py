@@ -57,10 +57,8 @@ def _own(volumes: Volumes, records: NodeRecords) -> Iterator[Row]:
     """Yield the volumes in the pools of this node, used or not."""
     for pool in volumes.pools:
         for volume in pool.volumes.all():
-            engine = volumes.engines.named(volume.engine)
-            reach = Reach(volume.id, volume.owner, engine.context(volume, pool), pool)
             yield {
-                **_row(volumes, reach, records.read(volume.id)),
+                **_row(volumes, volumes.reach(volume, pool), records.read(volume.id)),
                 "name": volume.name,
                 "pool": pool.name,
                 "size": volume.size or None,
@@ -71,12 +69,16 @@ def _own(volumes: Volumes, records: NodeRecords) -> Iterator[Row]:
 
 def _others(volumes: Volumes, records: NodeRecords) -> Iterator[Row]:
     """Yield the volumes of other nodes that are used here."""
+    for record, reach in _foreign(volumes, records):
+        share = _copy(volumes, reach)
+        known = [each.node for each in attachments(share)] if share else [volumes.node]
+        yield {**_row(volumes, reach, record), "nodes": known, "pool": record.context.get("pool")}
+
+
+def _foreign(volumes: Volumes, records: NodeRecords) -> Iterator[tuple[NodeRecord, Reach]]:
     for record in records.all():
         if volumes.own(record.volume) is None:
-            reach = volumes.again(record.volume, record.context)
-            share = _copy(volumes, reach)
-            known = [each.node for each in attachments(share)] if share else [volumes.node]
-            yield {**_row(volumes, reach, record), "nodes": known, "pool": record.context.get("pool")}
+            yield record, volumes.again(record.volume, record.context)
 
 
 def _row(volumes: Volumes, reach: Reach, record: NodeRecord | None) -> Row:
@@ -103,13 +105,18 @@ def _row(volumes: Volumes, reach: Reach, record: NodeRecord | None) -> Row:
 def _conflicts(volumes: Volumes, records: NodeRecords) -> Iterator[Row]:
     """Yield the conflict copies of every eventual volume of which this node has a copy."""
     devices = _devices(volumes)
-    for row in [*_own(volumes, records), *_others(volumes, records)]:
-        volume = str(row["volume"])
-        record = records.read(volume)
-        share = _copy(volumes, volumes.again(volume, record.context) if record else volumes.find(volume, {}))
+    own = [volumes.reach(volume, pool) for pool in volumes.pools for volume in pool.volumes.all()]
+    for reach in (*own, *(reach for _, reach in _foreign(volumes, records))):
+        share = _copy(volumes, reach)
         for found in conflicts.find(share / "data") if share else ():
             winner = next((node for device, node in devices.items() if device.startswith(found.winner)), found.winner)
-            yield {"volume": volume, "file": found.original, "copy": found.copy, "when": found.when, "winner": winner}
+            yield {
+                "volume": reach.volume,
+                "file": found.original,
+                "copy": found.copy,
+                "when": found.when,
+                "winner": winner,
+            }
 
 
 def _devices(volumes: Volumes) -> dict[str, str]:

@@ -3,7 +3,7 @@
 from ubproto.csi.v1 import csi_pb2
 
 from csi_ub import answers, parameters, topology
-from csi_ub.engines.base import Engine, Reach
+from csi_ub.engines.base import Engine
 from csi_ub.model import Capability, Spec, Volume
 from csi_ub.pool import Pool
 from csi_ub.uses import unsupported
@@ -59,9 +59,8 @@ class OwnVolumes:
             return []  # deleted just now
 
     def condition(self, volume: Volume, pool: Pool) -> csi_pb2.VolumeCondition:
-        engine = self.engine(volume)
-        reach = Reach(volume.id, volume.owner, engine.context(volume, pool), pool)
-        return answers.condition(lambda: engine.verify(reach))
+        reach = self.volumes.reach(volume, pool)
+        return answers.condition(lambda: self.engine(volume).verify(reach))
 
     def answer(self, volume: Volume, pool: Pool) -> csi_pb2.Volume:
         engine = self.engine(volume)

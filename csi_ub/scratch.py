@@ -12,7 +12,6 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from csi_ub.engines.base import Reach
 from csi_ub.locks import hold
 from csi_ub.model import Capability, Spec, Volume
 from csi_ub.nodevolumes import NodeVolumes
@@ -47,7 +46,7 @@ class Scratch:
         with hold(self._folder(), f"inline {handle}"):
             found = self.find(handle)
             volume, pool = found or self._make(handle, size)
-            reach = self._reach(volume, pool)
+            reach = self.node.volumes.reach(volume, pool)
             staging = self._staging(volume)
             staging.mkdir(parents=True, exist_ok=True, mode=0o700)
             try:
@@ -94,14 +93,10 @@ class Scratch:
     def _remove(self, volume: Volume, pool: Pool, target: str) -> None:
         self.node.unpublish(volume.id, target)
         self.node.unstage(volume.id, str(self._staging(volume)))
-        engine = self.node.volumes.engine(self._reach(volume, pool))
+        engine = self.node.volumes.engines.named(volume.engine)
         pool.delete(volume.id, lambda it: engine.retire(it, pool), lambda it: engine.prepare(it, pool))
         with suppress(OSError):
             self._staging(volume).rmdir()
-
-    def _reach(self, volume: Volume, pool: Pool) -> Reach:
-        engine = self.node.volumes.engines.named(volume.engine)
-        return Reach(volume.id, volume.owner, engine.context(volume, pool), pool)
 
     def _staging(self, volume: Volume) -> Path:
         return self._folder() / volume.id

@@ -10,7 +10,7 @@ from typing import Any
 from csi_ub import topology
 from csi_ub.engines import Engines
 from csi_ub.engines.base import Engine, Reach
-from csi_ub.model import Snapshot, Volume, is_own_id, is_owned_by
+from csi_ub.model import Snapshot, Volume, VolumeType, is_own_id, is_owned_by
 from csi_ub.peers.channel import Peers
 from csi_ub.pool import Pool
 from csi_ub.pools import kind_of, space
@@ -53,6 +53,20 @@ class Volumes:
                 return volume, pool
         return None
 
+    def model(self, name: str) -> tuple[Volume, Pool] | None:
+        """Return a model volume of this node's pools by its id or name, and its pool, or ``None``.
+
+        Raises:
+            InvalidRequest: the volume is of another type.
+        """
+        for pool in self.pools:
+            volume = pool.volumes.find(name) or pool.volumes.called(name)
+            if volume and volume.spec.type is not VolumeType.MODEL:
+                raise InvalidRequest(f"volume {name} is of type {volume.spec.type.value}, not model")
+            if volume:
+                return volume, pool
+        return None
+
     def snapshot(self, snapshot_id: str) -> tuple[Snapshot, Pool] | None:
         """Return a snapshot of this node's pools and its pool, or ``None``."""
         for pool in self.pools:
@@ -85,8 +99,7 @@ class Volumes:
         """
         found = self.own(volume_id)
         if found:
-            volume, pool = found
-            return Reach(volume_id, volume.owner, self.engines.named(volume.engine).context(volume, pool), pool)
+            return self.reach(*found)
         owner = context.get("owner", "")
         if not is_own_id(volume_id) or not is_owned_by(volume_id, owner) or owner == self.node:
             raise NotFound(f"volume {volume_id!r} does not exist")
@@ -99,6 +112,10 @@ class Volumes:
             f"volume {volume_id} belongs to node {owner}, whose pool is not on this machine: engine "
             f"{context.get('engine')!r} does not reach it"
         )
+
+    def reach(self, volume: Volume, pool: Pool) -> Reach:
+        """Return how this node reaches a volume of its own."""
+        return Reach(volume.id, volume.owner, self.engines.named(volume.engine).context(volume, pool), pool)
 
     def knows(self, node: str) -> bool:
         """Whether a node is this one or a peer."""
@@ -132,8 +149,7 @@ class Volumes:
         return {"used": used.used, "total": used.total}
 
     def _context(self, content: dict[str, Any]) -> dict[str, Any]:
-        volume, pool = self._asked(content)
-        return {"context": dict(self.engines.named(volume.engine).context(volume, pool))}
+        return {"context": dict(self.reach(*self._asked(content)).context)}
 
     def _asked(self, content: dict[str, Any]) -> tuple[Volume, Pool]:
         found = self.own(str(content.get("volume")))

@@ -11,16 +11,14 @@ from pathlib import Path
 
 from csi_ub.cli import size_text
 from csi_ub.connect import remembered
-from csi_ub.engines.base import Reach
 from csi_ub.engines.syncthing import SyncthingEngine
-from csi_ub.model import VolumeType
 from csi_ub.models import manifest
 from csi_ub.models.store import ModelStore
 from csi_ub.models.switching import Standing, SwitchPolicy, missing
 from csi_ub.reasons import Unreachable
 from csi_ub.syncthing.keeper import standings
 from csi_ub.volumes import Volumes
-from ubhost.errors import InvalidRequest, NotFound
+from ubhost.errors import NotFound
 from ubhost.roots import Roots
 
 
@@ -147,25 +145,22 @@ def _model(volumes: Volumes, name: str) -> Model:
         NotFound: no such volume here.
         InvalidRequest: it is not of type model.
     """
-    for pool in volumes.pools:
-        volume = pool.volumes.find(name) or pool.volumes.called(name)
-        if volume is None:
-            continue
-        if volume.spec.type is not VolumeType.MODEL:
-            raise InvalidRequest(f"volume {name} is of type {volume.spec.type.value}, not model")
-        engine = volumes.engines.named(volume.engine)
-        is_copied = engine.name == SyncthingEngine.name
-        is_agreed = is_copied and volume.spec.switch_policy is SwitchPolicy.ALL_READY
-        if not engine.spans_machines:
-            share = pool.volumes.home / volume.id / "share"
-        else:  # nobody writes behind the back of an engine that serves other machines
-            folder = engine.stage(Reach(volume.id, volume.owner, engine.context(volume, pool), pool))
-            try:
-                share = Path(f"/proc/self/fd/{folder}").readlink().parent
-            finally:
-                os.close(folder)
-        return Model(ModelStore(share), volumes.node, is_copied, is_agreed)
-    raise NotFound(f"volume {name!r} does not exist on node {volumes.node}: models are pushed on their owner")
+    found = volumes.model(name)
+    if found is None:
+        raise NotFound(f"volume {name!r} does not exist on node {volumes.node}: models are pushed on their owner")
+    volume, pool = found
+    engine = volumes.engines.named(volume.engine)
+    is_copied = engine.name == SyncthingEngine.name
+    is_agreed = is_copied and volume.spec.switch_policy is SwitchPolicy.ALL_READY
+    if not engine.spans_machines:
+        share = pool.volumes.home / volume.id / "share"
+    else:  # nobody writes behind the back of an engine that serves other machines
+        folder = engine.stage(volumes.reach(volume, pool))
+        try:
+            share = Path(f"/proc/self/fd/{folder}").readlink().parent
+        finally:
+            os.close(folder)
+    return Model(ModelStore(share), volumes.node, is_copied, is_agreed)
 
 
 def _push(store: ModelStore, folder: Path) -> str:

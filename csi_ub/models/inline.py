@@ -86,12 +86,9 @@ class InlineModels:
     def _find(self, name: str) -> tuple[str, Mapping[str, str]]:
         """Return the id and the context of a model; of another node's we know what is the same for all copies."""
         volumes = self.node.volumes
-        for pool in volumes.pools:
-            volume = pool.volumes.find(name) or pool.volumes.called(name)
-            if volume and volume.spec.type is not VolumeType.MODEL:
-                raise InvalidRequest(f"volume {name} is of type {volume.spec.type.value}, not model")
-            if volume:
-                return volume.id, volumes.engines.named(volume.engine).context(volume, pool)
+        if found := volumes.model(name):
+            reach = volumes.reach(*found)
+            return reach.volume, reach.context
         owner = next((each for each in volumes.others if is_own_id(name) and is_owned_by(name, each)), None)
         if owner is None:
             raise NotFound(f"model {name!r} does not exist on node {volumes.node}, and is no id of a peer's volume")
