@@ -1,13 +1,20 @@
 """The plugin that we give to others serves our own tests, too."""
 
 import os
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from ubhost.kernel.netns import open_netns
+from ubhost.provider import Provider
+from ubhost.providers import choose
+from ubhost.ubcore.client import Ubcore
+from ubhost.ubcore.transport import SimulatorChannel
+from ubhost.ubse.client import Ubse
 from ubsim import named_netns
+from ubsim.handles import NodeHandle
 from ubsim.pytest_plugin import pytest_configure, supernode, ub_node
 
 NETNS = Path("/run/netns")
@@ -37,3 +44,24 @@ def new_pod() -> Iterator[Callable[[str], int]]:
 def with_closed(descriptor: int) -> None:
     if Path(f"/proc/self/fd/{descriptor}").exists():
         os.close(descriptor)
+
+
+@pytest.fixture
+def ubcore(ub_node: NodeHandle) -> Ubcore:
+    return Ubcore(lambda: SimulatorChannel(ub_node.roots.simulator / "kernel.sock"))
+
+
+@pytest.fixture
+def ubse(ub_node: NodeHandle) -> Ubse:
+    return Ubse(ub_node.roots.ubse_socket)
+
+
+@pytest.fixture
+def provider(ub_node: NodeHandle) -> Provider:
+    return choose(ub_node.roots, "sim")
+
+
+@pytest.fixture
+def no_thread_is_left() -> Iterator[None]:
+    yield
+    assert threading.active_count() == 1

@@ -4,12 +4,12 @@ import os
 import re
 import subprocess
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.ubsim.test_daemon import SHARED, wait_for
+from tests.ubsim.node import SHARED, NewPod
+from tests.waiting import wait_for
 from ubhost.errors import Conflict, InvalidRequest, NotFound, UbError
 from ubhost.kernel.rtnl import Rtnl
 from ubhost.providers import choose
@@ -22,7 +22,6 @@ from ubnode.__main__ import main as ubnode
 from ubsim.handles import NodeHandle, SuperNodeHandle
 
 pytestmark = pytest.mark.kernel
-NewPod = Callable[[str], int]
 TWO = {"name": "two", "super_node_id": 7, "nodes": [{"name": "node", "count": 2}]}
 
 

@@ -3,17 +3,17 @@
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
+from tests.ubsim.node import NewPod
 from ubhost.ubcore.client import Ubcore
 from ubhost.ubcore.transport import SimulatorChannel
 from ubsim.handles import NodeHandle
 
 TOP = Path(__file__).parents[2]
-NewPod = Callable[[str], int]
 
 pytestmark = [
     pytest.mark.kernel,

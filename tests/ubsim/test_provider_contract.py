@@ -6,7 +6,6 @@ that say nothing of EIDs, of UBSE or of service levels run on the provider of RD
 
 import errno as numbers
 import os
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -14,6 +13,7 @@ import pytest
 import yaml
 
 from tests.ubhost.rdma_server import Kernel, write_server
+from tests.waiting import wait_for
 from ubhost.errors import Busy, Conflict, HostFault, InvalidRequest, NotFound, UbError, Unsupported
 from ubhost.kernel.netns import own_inode
 from ubhost.provider import Bandwidth, EidSlot, Kind, Provider, Sharing
@@ -131,13 +131,6 @@ def subject(make: Callable[[Sharing], Subject]) -> Subject:
 @pytest.fixture
 def any_subject(make_any: Callable[[Sharing], Subject]) -> Subject:
     return make_any(Sharing.EXCLUSIVE)
-
-
-def eventually(subject: Subject, expected: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not expected():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 # Every provider
@@ -268,7 +261,7 @@ def test_a_device_is_whole_again_when_its_pod_dies(subject: Subject) -> None:
     provider.expose_all(before[0].members, pod)
     provider.move_eids(before[0].eids, pod)
     subject.kill("pod")
-    eventually(subject, lambda: provider.devices() == before)
+    wait_for(lambda: provider.devices() == before)
 
 
 def test_one_holder_at_a_time_and_freeing_twice_is_no_error(subject: Subject) -> None:

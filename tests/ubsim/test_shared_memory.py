@@ -8,7 +8,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from tests.ubsim.test_daemon import wait_for
+from tests.waiting import wait_for
 from ubhost.errors import InvalidRequest, NotFound
 from ubhost.sysfs import read_host
 from ubnode.__main__ import main as ubnode
