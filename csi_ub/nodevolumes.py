@@ -53,7 +53,7 @@ class NodeVolumes:
 
     def open(self) -> None:
         """Make the folders for records and locks, and sweep out records that a killed driver did not finish."""
-        for folder in (self.run, self._locks, self.debts.folder):
+        for folder in (self.run, self._locks, self.inline, self.debts.folder):
             try:
                 folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             except OSError as error:
@@ -199,6 +199,11 @@ class NodeVolumes:
         if pod and isinstance(engine, ShmEngine) and (nodes := engine.devices(record.volume)):
             is_read_only = bool(use.attributes & Attribute.RDONLY)
             handover.write(self.run, pod, record.volume, nodes, is_read_only=is_read_only)
+
+    @property
+    def inline(self) -> Path:
+        """Where volumes that pods bring are staged, and noted."""
+        return self.run / "inline"
 
     @property
     def _locks(self) -> Path:

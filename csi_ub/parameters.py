@@ -26,7 +26,12 @@ _ABSENT: Mapping[str, Mapping[str, str]] = {
 }
 _SHARED_MEMORY = "ub-shm"
 _NAMESPACE = "csi.storage.k8s.io/pvc/namespace"
-_FROM_KUBERNETES = "csi.storage.k8s.io/"  # external-provisioner adds names of the claim below this prefix
+_FROM_KUBERNETES = "csi.storage.k8s.io/"  # sidecars and kubelet add names of the claim or the pod below this prefix
+
+
+def by_people(attributes: Mapping[str, str]) -> dict[str, str]:
+    """Return what somebody wrote, without what Kubernetes added."""
+    return {key: value for key, value in attributes.items() if not key.startswith(_FROM_KUBERNETES)}
 
 
 def parse(parameters: Mapping[str, str], pools: frozenset[str]) -> Spec:
@@ -37,7 +42,7 @@ def parse(parameters: Mapping[str, str], pools: frozenset[str]) -> Spec:
         Unsupported: a value that is good, but needs what this driver cannot use on this node.
     """
     wrong: list[str] = []
-    given = {key: value for key, value in parameters.items() if not key.startswith(_FROM_KUBERNETES)}
+    given = by_people(parameters)
     for key, absent in _ABSENT.items():
         if given.get(key) in absent:
             raise Unsupported(f"{key}: {given[key]} is not to be had on this node: {absent[given[key]]}")
@@ -88,8 +93,7 @@ def engine(spec: Spec) -> str:
 
 def refuse_all(parameters: Mapping[str, str]) -> None:
     """Raise ``InvalidRequest`` if there is any parameter but those that Kubernetes adds."""
-    unknown = sorted(key for key in parameters if not key.startswith(_FROM_KUBERNETES))
-    if unknown:
+    if unknown := sorted(by_people(parameters)):
         raise InvalidRequest("; ".join(f"unknown parameter {key!r}" for key in unknown))
 
 
@@ -99,7 +103,7 @@ def modify(spec: Spec, mutable: Mapping[str, str]) -> Spec:
     Raises:
         InvalidRequest: a key or a value is wrong; the message names every one.
     """
-    given = {key: value for key, value in mutable.items() if not key.startswith(_FROM_KUBERNETES)}
+    given = by_people(mutable)
     wrong = [f"unknown mutable parameter {key!r}" for key in sorted(given.keys() - {MUTABLE, "consistency"})]
     consistency = _choice("consistency", given, spec.consistency, wrong)
     if MUTABLE in given and consistency is not Consistency.EVENTUAL:

@@ -10,17 +10,16 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from csi_ub.locks import hold
 from csi_ub.model import Capability, Spec, Volume
 from csi_ub.nodevolumes import NodeVolumes
 from csi_ub.ownvolumes import refuse_too_large
+from csi_ub.parameters import by_people
 from csi_ub.pool import Pool
 from csi_ub.reasons import OutOfRange
 from ubhost.errors import InvalidRequest
 
-_FROM_KUBERNETES = "csi.storage.k8s.io/"
 _SIZE = re.compile(r"([0-9]{1,15})(Ki|Mi|Gi|Ti|k|M|G|T)?")
 _UNITS = {"Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30, "Ti": 1 << 40, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 
@@ -43,11 +42,11 @@ class Scratch:
             Exhausted: the pool has not so much left.
         """
         size = _size(context, self.largest)
-        with hold(self._folder(), f"inline {handle}"):
+        with hold(self.node.inline, f"inline {handle}"):
             found = self.find(handle)
             volume, pool = found or self._make(handle, size)
             reach = self.node.volumes.reach(volume, pool)
-            staging = self._staging(volume)
+            staging = self.node.inline / volume.id
             staging.mkdir(parents=True, exist_ok=True, mode=0o700)
             try:
                 self.node.stage(volume.id, str(staging), capability, reach.context)
@@ -59,7 +58,7 @@ class Scratch:
 
     def unpublish(self, handle: str, target: str) -> bool:
         """Take the volume away with all it holds; whether ``handle`` was one of ours."""
-        with hold(self._folder(), f"inline {handle}"):
+        with hold(self.node.inline, f"inline {handle}"):
             found = self.find(handle)
             if found:
                 self._remove(*found, target)
@@ -92,19 +91,11 @@ class Scratch:
 
     def _remove(self, volume: Volume, pool: Pool, target: str) -> None:
         self.node.unpublish(volume.id, target)
-        self.node.unstage(volume.id, str(self._staging(volume)))
+        self.node.unstage(volume.id, str(self.node.inline / volume.id))
         engine = self.node.volumes.engines.named(volume.engine)
         pool.delete(volume.id, lambda it: engine.retire(it, pool), lambda it: engine.prepare(it, pool))
         with suppress(OSError):
-            self._staging(volume).rmdir()
-
-    def _staging(self, volume: Volume) -> Path:
-        return self._folder() / volume.id
-
-    def _folder(self) -> Path:
-        folder = self.node.run / "inline"
-        folder.mkdir(exist_ok=True, mode=0o700)
-        return folder
+            (self.node.inline / volume.id).rmdir()
 
 
 def _name(handle: str) -> str:
@@ -112,7 +103,7 @@ def _name(handle: str) -> str:
 
 
 def _size(context: Mapping[str, str], largest: int) -> int:
-    given = {key: value for key, value in context.items() if not key.startswith(_FROM_KUBERNETES)}
+    given = by_people(context)
     if unknown := sorted(given.keys() - {"size", "type"}):
         raise InvalidRequest(f"inline volume: unknown attribute {', '.join(map(repr, unknown))}; a pod may give size")
     if given.get("type", "filesystem") != "filesystem":

@@ -17,11 +17,11 @@ from csi_ub.engines.syncthing import SyncthingEngine
 from csi_ub.locks import hold
 from csi_ub.model import AccessMode, Capability, Consistency, VolumeType, is_own_id, is_owned_by
 from csi_ub.nodevolumes import NodeVolumes
+from csi_ub.parameters import by_people
 from ubhost import statefile
 from ubhost.errors import Conflict, HostFault, InvalidRequest, NotFound
 
 EPHEMERAL = "csi.storage.k8s.io/ephemeral"  # kubelet says so in the context of a volume that a pod brings itself
-_FROM_KUBERNETES = "csi.storage.k8s.io/"
 _VERSION = 1
 
 
@@ -31,7 +31,7 @@ def model_named(context: Mapping[str, str]) -> str:
     Raises:
         InvalidRequest: it asks for anything else; the message names every wrong attribute.
     """
-    given = {key: value for key, value in context.items() if not key.startswith(_FROM_KUBERNETES)}
+    given = by_people(context)
     wrong = [f"unknown attribute {key!r}" for key in sorted(given.keys() - {"type", "model"})]
     if given.get("type", VolumeType.MODEL.value) != VolumeType.MODEL.value:
         wrong.append(f"type is {given['type']!r}, not model")
@@ -58,12 +58,12 @@ class InlineModels:
         """
         volume, context = self._find(name)
         wanted = replace(capability, mode=AccessMode.MULTI_NODE_READER_ONLY)
-        with hold(self._folder(), f"inline {volume}"):
+        with hold(self.node.inline, f"inline {volume}"):
             record = self._read(handle)
             if record and record["volume"] != volume:
                 raise Conflict(f"inline volume {handle} shows model {record['volume']}, not {volume}")
             statefile.write(self._file(handle), _VERSION, {"volume": volume}, durable=False)
-            staging = self._staging(volume)
+            staging = self.node.inline / volume
             staging.mkdir(parents=True, exist_ok=True, mode=0o700)
             self.node.stage(volume, str(staging), wanted, context)
             self.node.publish(volume, str(staging), target, wanted, context, readonly=True)
@@ -74,12 +74,12 @@ class InlineModels:
         if record is None:
             return False
         volume = record["volume"]
-        with hold(self._folder(), f"inline {volume}"):
+        with hold(self.node.inline, f"inline {volume}"):
             self.node.unpublish(volume, target)
             if not any(each == volume for other, each in self._all() if other != self._file(handle)):
-                self.node.unstage(volume, str(self._staging(volume)))
+                self.node.unstage(volume, str(self.node.inline / volume))
                 with suppress(OSError):
-                    self._staging(volume).rmdir()
+                    (self.node.inline / volume).rmdir()
             self._file(handle).unlink(missing_ok=True)
         return True
 
@@ -96,7 +96,7 @@ class InlineModels:
         return name, {"engine": SyncthingEngine.name, "owner": owner, "type": model, "consistency": eventual}
 
     def _all(self) -> Iterator[tuple[Path, str]]:
-        for path in self._folder().glob("*.json"):
+        for path in self.node.inline.glob("*.json"):
             with suppress(HostFault):
                 content = statefile.read(path, _VERSION)
                 if content:
@@ -106,12 +106,4 @@ class InlineModels:
         return statefile.read(self._file(handle), _VERSION)
 
     def _file(self, handle: str) -> Path:
-        return self._folder() / f"{hashlib.sha256(handle.encode()).hexdigest()}.json"
-
-    def _staging(self, volume: str) -> Path:
-        return self._folder() / volume
-
-    def _folder(self) -> Path:
-        folder = self.node.run / "inline"
-        folder.mkdir(exist_ok=True, mode=0o700)
-        return folder
+        return self.node.inline / f"{hashlib.sha256(handle.encode()).hexdigest()}.json"
