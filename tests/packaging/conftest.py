@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -28,6 +29,13 @@ def bundle() -> Path:
     if not (built / "_internal" / "VERSION").exists():
         pytest.fail(f"{built} is missing: run make build")
     return built
+
+
+@pytest.fixture(scope="session")
+def release(bundle: Path) -> dict[str, Path]:
+    subprocess.run([sys.executable, ROOT / "packaging" / "release.py"], check=True, capture_output=True)
+    sums = (ROOT / "dist" / "SHA256SUMS").read_text().split()
+    return {name: ROOT / "dist" / name for name in sums[1::2]}
 
 
 @pytest.fixture
