@@ -13,7 +13,7 @@ from e2e.channel import Running
 from e2e.machine import Link, Machine, Spec
 from e2e.payload import payload
 
-# Minutes each, more on a machine that others use: not part of every run.
+# Minutes each, more on a machine that others use: not part of every run, and not of CI's. `make drills` runs them.
 collect_ignore = [] if os.environ.get("UB_E2E_LONG") else ["test_drills.py"]
 SHARED_MEMORY = 128 << 20
 ADDRESSES = ("10.9.0.1", "10.9.0.2")

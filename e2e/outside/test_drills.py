@@ -1,6 +1,7 @@
 """Drills: pods come and go while a node is upgraded, its plugins are killed, its runtime is restarted.
 
-In CI a short form runs. ``make drills`` is the long one, 20 pods and three minutes each: see docs/reliability.md.
+No run of CI has them: conftest.py leaves them out unless it is told. ``make drills`` is the long form, 20 pods and
+three minutes each; what is set below is the short one. See docs/reliability.md.
 """
 
 import json
