@@ -11,9 +11,9 @@ from typing import Any
 
 from ubhost.errors import InvalidRequest, UbError
 from ubsim import daemon, inside, record, supernode
+from ubsim.control import OPERATIONS
 from ubsim.generate import generate
 from ubsim.handles import NodeHandle, SuperNodeHandle, handle
-from ubsim.orders import OPERATIONS
 from ubsim.scenario import Wiring
 
 DEFAULT_ROOT = Path("/run/ubsim")

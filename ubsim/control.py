@@ -17,13 +17,16 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from ubhost.errors import HostFault, InvalidRequest, UbError, Unsupported
-from ubsim import record
+from ubsim import kernel, record, ubse_service
 from ubsim.faults import Fault, errno_named
-from ubsim.orders import OPERATIONS, ORDERS, Clear, Fail, Happening, LoseEid, Order, ReadLog, Status, Ubse
+from ubsim.orders import ORDERS, Clear, Fail, Happening, LoseEid, Order, ReadLog, Status, Ubse
 from ubsim.ubse import Rejected
 
 if TYPE_CHECKING:
     from ubsim.simulated_node import SimulatedNode
+
+OPERATIONS = frozenset({*kernel.OPERATIONS.values(), *ubse_service.OPERATIONS.values()})
+"""Every operation that can fail or be slow on order."""
 
 
 class Control:

@@ -12,17 +12,6 @@ from ubsim.expansion import size_of
 from ubsim.faults import When
 from ubsim.scenario import Region, SuperNode
 
-OPERATIONS = frozenset(
-    {
-        "expose", "unexpose", "move_eid", "set_dev_ns", "set_dev_sharing", "set_eid_sharing", "set_service_level",
-        "show_system", "add_eid", "delete_eid", "set_eid_mode", "devices", "allocate", "free", "bandwidth",
-        "set_bandwidth", "reset_bandwidth", "activate", "nodes", "cpu_links", "numa_memory", "local_node", "create_fd",
-        "fd", "fds", "delete_fd", "create_numa", "numa", "numas", "delete_numa", "cli_devices", "cli_bandwidth",
-        "cluster", "node_info", "cli_links", "cli_node_loans", "cli_loans", "cli_memory_status",
-    }
-)  # fmt: skip
-"""Every operation that can fail or be slow on order."""
-
 
 class Order(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """Base of all orders; a subclass's fields are the keys beside ``do``."""

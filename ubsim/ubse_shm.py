@@ -37,7 +37,7 @@ class SharedDesk:
     def _create(self, asked: shm.ShmCreate) -> bytes:
         size = -(-asked.size // shm.BLOCK) * shm.BLOCK
         if not memory.MIN_SIZE <= size <= memory.MAX_SIZE:
-            raise Rejected(Status.ENGINE_OUT_OF_RANGE, f"{asked.name}: {asked.size} bytes are not 1 to 256 GiB")
+            raise Rejected(Status.ENGINE_OUT_OF_RANGE, f"{asked.name}: {asked.size} bytes are not 128 MiB to 256 GiB")
         if any(region.name == asked.name for region in self._regions()):
             raise Rejected(Status.ENGINE_EXISTED, f"there is memory {asked.name}")
         world = self._world()

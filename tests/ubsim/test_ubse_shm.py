@@ -69,3 +69,11 @@ def test_cacheable_memory_is_seen_when_it_was_published_and_refreshed(
 def test_more_than_anybody_can_spare_is_refused(ubse: list[Ubse]) -> None:
     with pytest.raises(Exhausted):
         ubse[0].create_shm(ShmCreate("big", 200 * GIB))
+
+
+def test_a_call_fails_on_order_like_any_other(supernode: SuperNodeHandle, ubse: list[Ubse]) -> None:
+    ubse[0].create_shm(ShmCreate("shared", 128 * MIB))
+    supernode["node1"].fail("attach_shared", "EIO")
+    with pytest.raises(HostFault):
+        ubse[1].attach_shm("shared")
+    assert ubse[1].attach_shm("shared").nodes == ("node1",)
