@@ -24,6 +24,7 @@ SOCKETS = ("off", "auto", "ums", "smc")
 _PREFIXES = tuple(enumerate("KMGT", 1))
 UNITS: dict[str, int] = {"": 1, **{u: 1000**n for n, u in _PREFIXES}, **{f"{u}i": 1024**n for n, u in _PREFIXES}}
 _RELEASING = ("DEL", "GC")
+_VALID_ATTACHMENTS = ("cni.dev/valid-attachments", "cni.dev/attachments")
 UNLIMITED_BURST = 0xFFFFFFFF  # what containerd sends as burst when the pod asked for a rate only
 
 
@@ -77,13 +78,13 @@ class NetConf:
     def valid_attachments(self) -> frozenset[tuple[str, str]] | None:
         """The (containerID, ifname) that GC must keep; ``None`` if the runtime did not say.
 
+        It may say so under two names, the specification's and that of an older libcni: what is in either is kept.
+
         Raises:
-            InvalidRequest: the list is not one of attachments.
+            InvalidRequest: one of them is not a list of attachments.
         """
-        for key in ("cni.dev/valid-attachments", "cni.dev/attachments"):
-            if key in self.raw and self.raw[key] is not None:
-                return _attachments(self.raw[key], key)
-        return None
+        said = [_attachments(self.raw[key], key) for key in _VALID_ATTACHMENTS if self.raw.get(key) is not None]
+        return frozenset().union(*said) if said else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,12 +216,18 @@ def _qos(qos: Mapping[str, Any], bandwidth: Mapping[str, Any]) -> Qos:
 
 
 def _attachments(entries: object, key: str) -> frozenset[tuple[str, str]]:
-    found = set()
-    for entry in entries if isinstance(entries, list) else [entries]:
-        if not isinstance(entry, dict) or not {"containerID", "ifname"} <= entry.keys():
-            raise InvalidRequest(f"{key} holds {entry!r}, not an attachment")
-        found.add((str(entry["containerID"]), str(entry["ifname"])))
-    return frozenset(found)
+    """Read the list of what GC must keep. What is misread here is a living attachment released: nothing is guessed."""
+    if not isinstance(entries, list):
+        raise InvalidRequest(f"{key} is {entries!r}, expected a list of attachments")
+    return frozenset(_attachment(entry, key) for entry in entries)
+
+
+def _attachment(entry: object, key: str) -> tuple[str, str]:
+    if isinstance(entry, dict):
+        container, ifname = entry.get("containerID"), entry.get("ifname")
+        if isinstance(container, str) and isinstance(ifname, str) and container and ifname:
+            return container, ifname
+    raise InvalidRequest(f"{key} holds {entry!r}, expected an object with containerID and ifname, both text")
 
 
 def _object(raw: Mapping[str, Any], key: str) -> Mapping[str, Any]:

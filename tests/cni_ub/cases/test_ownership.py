@@ -69,6 +69,34 @@ def test_h32_gc_releases_the_stale_of_its_own_network_only(node: SimulatedNode, 
     assert node.ledger == []
 
 
+def test_h32_what_is_not_a_list_of_attachments_releases_nothing(node: SimulatedNode, pod: str) -> None:
+    attach(node, pod)
+    before = node.state()
+    good = {"containerID": "c1", "ifname": "net1"}
+    odd: tuple[Any, ...] = (None, True, 5, 0.5, "", [], ["net1"], {}, {"name": "net1"})
+    entries: list[Any] = [*({**good, key: value} for key in good for value in odd), *odd, {"containerID": "c1"}, [good]]
+    lists: list[Any] = [*([good, entry] for entry in entries), good, {}, "", "c1", 0, 5, True, False, {"0": good}]
+    for key in ("cni.dev/valid-attachments", "cni.dev/attachments"):
+        for wrong in lists:
+            code, message = node.call("GC", node.conf() | {key: wrong}).error
+            assert (code, key in message) == (7, True), wrong
+    assert (node.state(), node.ipam.calls) == (before, ["ADD"])
+
+
+def test_h32_what_either_list_names_is_kept(node: SimulatedNode, pod: str) -> None:
+    attach(node, pod)
+    before = node.state()
+    new, legacy = "cni.dev/valid-attachments", "cni.dev/attachments"
+    named = [{"containerID": "c1", "ifname": "net1", "more": 1}] * 2
+    said: list[dict[str, Any]] = [{new: named, legacy: []}, {new: [], legacy: named}, {legacy: named}, {new: None}]
+    for lists in said:
+        assert node.call("GC", node.conf(**lists)).code == 0
+        assert node.state() == before
+    nothing: dict[str, Any] = {new: [], legacy: None}
+    assert node.call("GC", node.conf(**nothing)).code == 0
+    assert node.ledger == []
+
+
 def test_h32_a_delegate_without_gc_is_left_alone(node: SimulatedNode) -> None:
     node.ipam.order("answer", "VERSION", '{"cniVersion": "1.0.0", "supportedVersions": ["0.4.0", "1.0.0"]}')
     node.ipam.renew()
