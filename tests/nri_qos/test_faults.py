@@ -323,7 +323,7 @@ def test_offline_work_is_never_frozen_or_starved(runtime: Runtime, plugin: Plugi
 
     def is_at_the_floor() -> bool:
         tree.spend(web, 100_000, waited=1_000_000)  # it would be halved each time
-        return tree.read(batch, "cpu.max") == "25000 50000"
+        return int(tree.read(batch, "cpu.max").split()[0]) <= 29_000  # or so little more that it is not written
 
     until(is_at_the_floor)
     for _ in range(20):
