@@ -151,7 +151,8 @@ class NodeVolumes:
             use = _use(capability, record.context, is_read_only=readonly)
             if not use.attributes & Attribute.RDONLY:
                 refuse_writing(volume_id, record.context, self.volumes.node)
-            record = self._revived(record, canonical(staging))
+            reach, staged = self.volumes.again(volume_id, record.context), canonical(staging)
+            record = self._revived(record, reach, staged)
             table = mountinfo.read()
             seen = see(target, table)
             _refuse_other_use(record.published.get(str(target)), use, target, seen)
@@ -160,14 +161,14 @@ class NodeVolumes:
                 return
             self._refuse_second_target(record, use, target, table)
             propagation.check(table, _existing(target), is_alone=self.is_alone)
-            source = _open_staged(record, canonical(staging), table)
+            source = _open_staged(record, staged, table)
             after = replace(record, published={**record.published, str(target): use})
             try:
                 with self._noted(record, after):
                     if use.mode is AccessMode.MULTI_NODE_SINGLE_WRITER:
-                        self._attach(self.volumes.again(volume_id, record.context), after, use.mode)
+                        self._attach(reach, after, use.mode)
                     apply(steps, Mounter(source).do)
-                    self._hand_over(record, context, target, use)
+                    self._hand_over(reach, context, target, use)
             finally:
                 os.close(source)
 
@@ -192,13 +193,15 @@ class NodeVolumes:
                     with suppress(UbError):  # the owner hears of it at the latest when the volume is unstaged
                         self._attach(self.volumes.again(volume_id, record.context), after, mode)
 
-    def _hand_over(self, record: NodeRecord, context: Mapping[str, str], target: Path, use: Use) -> None:
+    def _hand_over(self, reach: Reach, context: Mapping[str, str], target: Path, use: Use) -> None:
         """Let nri-qos know which device nodes of a memory volume the pod must be able to open."""
-        engine = self.volumes.engine(self.volumes.again(record.volume, record.context))
+        engine = self.volumes.engine(reach)
+        if not isinstance(engine, ShmEngine):
+            return
         pod = handover.pod_of(context, str(target))
-        if pod and isinstance(engine, ShmEngine) and (nodes := engine.devices(record.volume)):
+        if pod and (nodes := engine.devices(reach.volume)):
             is_read_only = bool(use.attributes & Attribute.RDONLY)
-            handover.write(self.run, pod, record.volume, nodes, is_read_only=is_read_only)
+            handover.write(self.run, pod, reach.volume, nodes, is_read_only=is_read_only)
 
     @property
     def inline(self) -> Path:
@@ -233,9 +236,8 @@ class NodeVolumes:
             self._records.write(before)
             raise
 
-    def _revived(self, record: NodeRecord, staging: Path) -> NodeRecord:
+    def _revived(self, record: NodeRecord, reach: Reach, staging: Path) -> NodeRecord:
         """Return the record of a staged volume whose data daemon lives; a dead one is started again, and restaged."""
-        reach = self.volumes.again(record.volume, record.context)
         if str(staging) not in record.staged or self.volumes.engine(reach).is_alive(reach):
             return record
         with self._source(reach) as (source, origin, table):
