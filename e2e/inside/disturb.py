@@ -2,7 +2,6 @@
 
 import os
 import random
-import shutil
 import signal
 import subprocess
 import time
@@ -12,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from e2e.inside.installed import UNITS, main_pid, systemctl, ubnode
+from e2e.inside.installed import UNITS, main_pid, newer_bundle, systemctl, ubnode
 from e2e.inside.programs import BUNDLE, mount_points, wait_until
 
 if TYPE_CHECKING:
@@ -30,13 +29,7 @@ def older_release() -> Path:
 
 def newer_release() -> Path:
     """Return the bundle that it upgrades to: the one under test, or a copy that calls itself another version."""
-    if OLDER.exists():
-        return BUNDLE
-    newer = Path("/var/tmp/newer")
-    if not newer.exists():
-        shutil.copytree(BUNDLE, newer, symlinks=True)
-        (newer / "_internal" / "VERSION").write_text("99.0.0\n")
-    return newer
+    return BUNDLE if OLDER.exists() else newer_bundle(Path("/var/tmp/newer"))
 
 
 def upgrade(seconds: float, drill: "Drill") -> Counts:

@@ -44,6 +44,14 @@ def restarts(unit: str) -> int:
     return int(systemctl("show", "-P", "NRestarts", unit))
 
 
+def newer_bundle(folder: Path) -> Path:
+    """Make ``folder`` a copy of the bundle that calls itself version 99.0.0; return it."""
+    if not folder.exists():
+        shutil.copytree(BUNDLE, folder, symlinks=True)
+        (folder / "_internal" / "VERSION").write_text("99.0.0\n")
+    return folder
+
+
 @contextmanager
 def installed(devices: int, bundle: Path = BUNDLE) -> Iterator[None]:
     """Install all components of a bundle, with so many URMA devices to hand out; at the end, take all off again."""
@@ -51,7 +59,9 @@ def installed(devices: int, bundle: Path = BUNDLE) -> Iterator[None]:
     DROP_IN.write_text(f"[Service]\nEnvironment=UB_ROOT={ROOT}\n")
     with simulated_host(devices):
         ubnode("install", "cni", "agent", "csi", "nri", bundle=bundle)
-        wait_until((ROOT / "run/ub-node/agent.sock").exists, "the agent listens")
-        yield
-        subprocess.run([BUNDLE / "ubnode", "uninstall", "--force", "--purge"], capture_output=True, check=False)
+        try:
+            wait_until((ROOT / "run/ub-node/agent.sock").exists, "the agent listens")
+            yield
+        finally:  # the next drill on this node begins without it
+            subprocess.run([BUNDLE / "ubnode", "uninstall", "--force", "--purge"], capture_output=True, check=False)
     shutil.rmtree(DROP_IN.parent)

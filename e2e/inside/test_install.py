@@ -3,7 +3,6 @@
 The agent's UB host is simulated (level: stand-in); systemd, containerd, kernel and files are real.
 """
 
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,9 +13,19 @@ from ubproto.csi.v1 import csi_pb2_grpc as rpc
 
 from e2e.inside.cri import Runtime
 from e2e.inside.host import Belongings, attachments, eids_in
-from e2e.inside.installed import CSI_SOCKET, UNITS, installed, journal, main_pid, restarts, systemctl, ubnode
+from e2e.inside.installed import (
+    CSI_SOCKET,
+    UNITS,
+    installed,
+    journal,
+    main_pid,
+    newer_bundle,
+    restarts,
+    systemctl,
+    ubnode,
+)
 from e2e.inside.network import BRIDGE, links, write_conflist
-from e2e.inside.programs import BUNDLE, wait_until
+from e2e.inside.programs import wait_until
 from e2e.inside.test_qos import HALF, check_offline, start
 
 OURS = ("/etc", "/opt", "/var/lib/ub-node", "/var/lib/kubelet", "/run/ub-node", "/run/cdi")
@@ -89,9 +98,7 @@ def test_an_upgrade_restarts_the_units_and_pods_keep_their_devices(runtime: Runt
     before = Belongings.now()
     pod = runtime.run_pod("upgraded")
     held = eids_in(pod)
-    newer = shutil.copytree(BUNDLE, tmp_path / "newer", symlinks=True)
-    (newer / "_internal" / "VERSION").write_text("99.0.0\n")
-    ubnode("upgrade", "--from", str(newer))
+    ubnode("upgrade", "--from", str(newer_bundle(tmp_path / "newer")))
     for unit in UNITS:
         assert Path(f"/proc/{main_pid(unit)}/exe").readlink().is_relative_to("/opt/ub-node/99.0.0")
     assert eids_in(pod) == held
