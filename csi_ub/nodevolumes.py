@@ -167,8 +167,8 @@ class NodeVolumes:
                 with self._noted(record, after):
                     if use.mode is AccessMode.MULTI_NODE_SINGLE_WRITER:
                         self._attach(reach, after, use.mode)
+                    self._hand_over(reach, context, target, use)  # a repeated call that finds it mounted is content
                     apply(steps, Mounter(source).do)
-                    self._hand_over(reach, context, target, use)
             finally:
                 os.close(source)
 

@@ -13,12 +13,23 @@ import grpc
 import pytest
 from ubproto.csi.v1 import csi_pb2 as csi
 
+from csi_ub.config import PoolType
+from csi_ub.engines import Engines
+from csi_ub.engines.base import Reach
+from csi_ub.engines.shm import ShmEngine
 from csi_ub.memory import folder, handover, sizes
+from csi_ub.model import AccessMode, Attachment, Capability, Spec, Volume, VolumeType
+from csi_ub.noderecord import Debts
+from csi_ub.nodevolumes import NodeVolumes
+from csi_ub.pool import Pool
+from csi_ub.pools import space
 from csi_ub.reasons import OutOfRange
+from csi_ub.volumes import Volumes
 from tests.csi_ub.driver import RWO, Driver, capability, refused, ubnode
 from tests.csi_ub.pools import unmount_below
 from ubhost.errors import Exhausted
 from ubhost.kernel import mountinfo
+from ubhost.ubse.client import Ubse
 from ubhost.ubse.shm import Shm
 from ubsim.handles import SuperNodeHandle
 from ubsim.ownership import Access
@@ -228,6 +239,47 @@ def test_real_device_nodes_are_copied_and_handed_over(tmp_path: Path) -> None:
     handover.remove(records, "1234-abcd", "ub-1")
     assert list(records.iterdir()) == []
     assert mountinfo.below(mountinfo.read(), tmp_path) == ()
+
+
+@pytest.mark.kernel
+def test_a_pod_is_let_in_before_it_gets_the_volume_so_that_no_kill_comes_between(tmp_path: Path) -> None:
+    target, seen = tmp_path / "pods/pod1/mount", []
+
+    class Memory(ShmEngine):
+        """Memory without UBSE, which notes whether it was mounted already when it was asked for its devices."""
+
+        def stage(self, reach: Reach) -> int:
+            return os.open(self.run, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+
+        def attach(self, reach: Reach, attachment: Attachment) -> None:
+            """Everybody may."""
+
+        def devices(self, volume_id: str) -> tuple[str, ...]:
+            seen.append(mountinfo.at(mountinfo.read(), target))
+            return ("obmm_shmdev3",)
+
+    for name in ("pool", "memory", "staging"):
+        (tmp_path / name).mkdir()
+    pool = Pool("default", tmp_path / "pool", space(PoolType.DIR))
+    pool.open()
+    engine = Memory(Ubse(tmp_path / "none"), tmp_path, tmp_path / "memory", {})
+    node = NodeVolumes(
+        Volumes("node0", (pool,), Engines({engine.name: engine})), tmp_path / "run", Debts(tmp_path / "debts")
+    )
+    node.open()
+    spec = Spec(type=VolumeType.MEMORY)
+    volume = pool.create(Volume("", "shared", "node0", pool.name, spec, engine=engine.name))
+    use, staging = Capability(AccessMode.MULTI_NODE_MULTI_WRITER), str(tmp_path / "staging")
+    try:
+        node.stage(volume.id, staging, use, {})
+        node.publish(volume.id, staging, str(target), use, {}, readonly=False)
+        assert seen == [()]
+        assert len(mountinfo.at(mountinfo.read(), target)) == 1
+        assert (tmp_path / f"run/pod1@{volume.id}.json").exists()
+        node.unpublish(volume.id, str(target))
+        assert not (tmp_path / f"run/pod1@{volume.id}.json").exists()
+    finally:
+        unmount_below(tmp_path)
 
 
 def test_what_root_in_a_pod_leaves_in_the_folder_reaches_no_file_and_gives_no_device(tmp_path: Path) -> None:
