@@ -16,6 +16,7 @@ from nri_qos.world import World
 from ubhost.errors import HostFault
 from ubhost.roots import Roots
 
+STEPS = 10
 _log = logging.getLogger(__name__)
 
 
@@ -30,8 +31,11 @@ class Watch(threading.Thread):
         self._complaint = ""
 
     def wait_for_first(self, timeout_s: float) -> bool:
-        """Wait for the first picture; return whether it came."""
-        return self._was_read.wait(timeout_s)
+        """Wait for the first picture; return whether it came.
+
+        In steps: the time in which this whole process was kept from running is not time in which sysfs hung.
+        """
+        return any(self._was_read.wait(timeout_s / STEPS) for _ in range(STEPS))
 
     def end(self) -> None:
         self._stop.set()

@@ -136,6 +136,12 @@ def container(pod: nri_pb2.PodSandbox, name: str = "app", cpus: float = 0, numbe
     return made
 
 
+def cpu(made: nri_pb2.ContainerAdjustment | nri_pb2.ContainerUpdate) -> tuple[int, str, str]:
+    """Return (shares, cpus, mems) of an answer; zero and "" are not set."""
+    given = made.linux.resources.cpu
+    return given.shares.value, given.cpus, given.mems
+
+
 def start_pod(
     runtime: Runtime,
     tree: Tree,
@@ -147,13 +153,33 @@ def start_pod(
     files: Mapping[str, str] | None = None,
 ) -> tuple[str, str]:
     """Run a pod with one container; return the folders of both. ``files`` are those of the pod's cgroup."""
-    made = pod(name, qos, guaranteed=guaranteed)
+    return run(runtime, tree, pod(name, qos, guaranteed=guaranteed), cpus, files=files)
+
+
+def run(
+    runtime: Runtime, tree: Tree, made: nri_pb2.PodSandbox, cpus: float = 0, *, files: Mapping[str, str] | None = None
+) -> tuple[str, str]:
+    """Run this pod, as ``start_pod`` does."""
     folder = tree.pod(made, **(files or {}))
     runtime.run_pod(made)
     asked = container(made, cpus=cpus)
     inner = tree.container(asked, runtime.create(asked))
     runtime.start(asked.id)
     return folder, inner
+
+
+def run_before(runtime: Runtime, tree: Tree, made: nri_pb2.PodSandbox, asked: nri_pb2.Container) -> tuple[str, str]:
+    """Let a pod and its container run since before the plugin came; return the folders of both."""
+    asked.state = nri_pb2.CONTAINER_RUNNING
+    runtime.pods[made.id], runtime.containers[asked.id] = made, asked
+    return tree.pod(made), tree.container(asked)
+
+
+def come_round(tree: Tree, offline: str) -> None:
+    """Wait until the loop has gone round: it puts right what somebody else wrote to the pod ``offline``, twice."""
+    for _ in range(2):
+        tree.write(offline, "cpu.weight", "9")
+        until(lambda: tree.read(offline, "cpu.weight") == "1")
 
 
 def restore(root: Path) -> subprocess.CompletedProcess[str]:

@@ -1,5 +1,6 @@
 """Machines to decide about, and the trees below a root that say the same."""
 
+import os
 from pathlib import Path
 
 from nri_qos import cpulist
@@ -56,6 +57,23 @@ def write(machine: Machine, root: Path) -> None:
         lines = [f"Node {node.id} {key}: {size // 1024:>12} kB" for key, size in sizes.items() if size is not None]
         _write(folder / "meminfo", "\n".join(lines))
     _write(root / "sys/fs/cgroup/cgroup.controllers", "cpuset cpu io memory hugetlb pids rdma misc")
+
+
+def add_device(root: Path, where: str, numa: str, numbers: str) -> None:
+    """Put a character device below a PCI device that says where it sits."""
+    parent = root / "sys/devices" / where
+    (parent / "misc/dev0").mkdir(parents=True)
+    (parent / "numa_node").write_text(numa + "\n")
+    (root / "sys/dev/char").mkdir(parents=True, exist_ok=True)
+    (root / "sys/dev/char" / numbers).symlink_to(f"../../devices/{where}/misc/dev0")
+
+
+def hang(root: Path) -> Path:
+    """Let sysfs hang where the CPUs are told: opening that to read waits for a writer. Return its path."""
+    online = root / "sys/devices/system/cpu/online"
+    online.unlink()
+    os.mkfifo(online)
+    return online
 
 
 def put(path: Path, text: str) -> None:

@@ -1,30 +1,17 @@
-"""The plugin process: what containers get, and what happens when something is in doubt.
+"""The plugin process: what containers get when they are created, updated and resized.
 
 Letters and numbers in parentheses are the faults of reference/nri.md section 5.
 """
 
-import os
-import random
-import shutil
-import signal
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 from ubproto.nri.v1alpha1 import nri_pb2
 
-from nri_qos import cpulist
 from tests.nri_qos import nodes
-from tests.nri_qos.cgroups import Tree
-from tests.nri_qos.conftest import Plugin, container, pod, until
+from tests.nri_qos.conftest import Plugin, container, cpu, pod
 from ubsim.runtime import CallRefused, Runtime
-
-
-def cpu(adjust: nri_pb2.ContainerAdjustment) -> tuple[int, str, str]:
-    """Return (shares, cpus, mems) of an adjustment; zero and "" are not set."""
-    made = adjust.linux.resources.cpu
-    return made.shares.value, made.cpus, made.mems
 
 
 def test_each_class_gets_its_share(runtime: Runtime, plugin: Plugin) -> None:
@@ -96,50 +83,9 @@ def test_an_update_by_kubelet_does_not_undo_what_was_decided(runtime: Runtime, p
         "0",
     )
     (update,) = runtime.update("batch-app-0", wide).update
-    assert cpu_of(update) == (2, "2-7", "")
+    assert cpu(update) == (2, "2-7", "")
     memory_only = nri_pb2.LinuxResources(memory=nri_pb2.LinuxMemory(limit=nri_pb2.OptionalInt64(value=1 << 30)))
     assert not runtime.update("db-app-0", memory_only).update
-
-
-def cpu_of(update: nri_pb2.ContainerUpdate) -> tuple[int, str, str]:
-    made = update.linux.resources.cpu
-    return made.shares.value, made.cpus, made.mems
-
-
-def test_a_container_whose_pod_nobody_announced_is_decided_by_its_own_words(runtime: Runtime, plugin: Plugin) -> None:
-    """(C10)"""
-    plugin.start()
-    runtime.register()
-    unannounced = pod("late", "BE")
-    runtime.pods[unannounced.id] = unannounced
-    assert cpu(runtime.create(container(unannounced))) == (2, "0-7", "0-2")
-    assert not runtime.create(nri_pb2.Container(id="x", pod_sandbox_id="nobody")).ListFields()
-
-
-def test_stop_and_remove_are_fine_twice_late_and_of_strangers(runtime: Runtime, plugin: Plugin) -> None:
-    """(A15, B3, B13)"""
-    plugin.start()
-    runtime.register()
-    web = pod("web", "HLS", guaranteed=True)
-    runtime.run_pod(web)
-    runtime.create(container(web, cpus=2))
-    stranger = nri_pb2.ContainerRequest(container=nri_pb2.Container(id="stranger", pod_sandbox_id="gone"))
-    known = nri_pb2.ContainerRequest(pod=web, container=runtime.containers["web-app-0"])
-    for method in ("StopContainer", "RemoveContainer", "RemoveContainer", "StopContainer", "PostStartContainer"):
-        for request in (stranger, known):
-            runtime.peer.call(method, request, nri_pb2.Empty)
-    for method in ("StopPodSandbox", "RemovePodSandbox", "RemovePodSandbox", "StopPodSandbox"):
-        for sandbox in (web, nri_pb2.PodSandbox(id="gone")):
-            runtime.peer.call(method, nri_pb2.PodRequest(pod=sandbox), nri_pb2.Empty)
-
-
-def test_garbage_in_a_stop_event_is_no_error(runtime: Runtime, plugin: Plugin) -> None:
-    """(A15)"""
-    plugin.start()
-    runtime.register()
-    garbage = nri_pb2.RegisterPluginRequest(plugin_name="not a container", plugin_idx="nor a pod")
-    for method in ("StopContainer", "RemovePodSandbox", "CreateContainer"):
-        runtime.peer.call(method, garbage, nri_pb2.Empty)
 
 
 def test_a_class_that_changes_while_the_pod_runs_is_not_followed(runtime: Runtime, plugin: Plugin) -> None:
@@ -151,54 +97,6 @@ def test_a_class_that_changes_while_the_pod_runs_is_not_followed(runtime: Runtim
     changed = pod("web", "LS")
     runtime.run_pod(changed)
     assert cpu(runtime.create(container(changed)))[0] == 2
-
-
-@pytest.mark.parametrize(("failure", "refused"), [("lenient", False), ("strict", True)])
-def test_a_machine_that_cannot_be_read_is_a_doubt(
-    failure: str, refused: bool, runtime: Runtime, plugin: Plugin, root: Path
-) -> None:
-    """(C12)"""
-    shutil.rmtree(root / "sys/devices")
-    plugin.start(config={"failure": failure, "period": 60})
-    runtime.register()
-    web = pod("web", "BE")
-    runtime.run_pod(web)
-    if refused:
-        with pytest.raises(CallRefused, match="CPUs of this node are not known"):
-            runtime.create(container(web))
-    else:
-        assert not runtime.create(container(web)).ListFields()
-
-
-def test_sysfs_that_hangs_costs_neither_the_session_nor_a_late_answer(
-    runtime: Runtime, plugin: Plugin, root: Path
-) -> None:
-    """(A13)"""
-    plugin.start(config={"period": 0.1})
-    runtime.register()
-    web = pod("web", "LS")
-    runtime.run_pod(web)
-    online = root / "sys/devices/system/cpu/online"
-    online.unlink()
-    os.mkfifo(online)  # opening it to read waits for a writer who never comes
-    time.sleep(0.5)
-    assert cpu(runtime.create(container(web)))[1] == "0-7"  # the best that is known, within the runtime's patience
-    assert plugin.stop() == 0
-
-
-def test_sysfs_that_hangs_from_the_start_does_not_keep_the_plugin_from_registering(
-    runtime: Runtime, plugin: Plugin, root: Path
-) -> None:
-    """(A13)"""
-    online = root / "sys/devices/system/cpu/online"
-    online.unlink()
-    os.mkfifo(online)
-    plugin.start()
-    runtime.register()
-    web = pod("web", "LS")
-    runtime.run_pod(web)
-    assert not runtime.create(container(web)).ListFields()
-    assert plugin.stop(signal.SIGTERM) == 0
 
 
 def test_a_numa_policy_that_cannot_be_kept_fails_the_creation_with_a_clear_message(
@@ -226,33 +124,6 @@ def test_a_dry_run_reports_and_changes_nothing(runtime: Runtime, plugin: Plugin,
         ("BE", "2-7", False),
     ]
     assert not runtime.update("batch-app-0", nri_pb2.LinuxResources(cpu=nri_pb2.LinuxCPU(cpus="0"))).update
-
-
-@pytest.mark.parametrize("machine", [nodes.machine("0-3")])
-def test_without_cgroup_v2_nothing_is_enforced_and_the_plugin_stays(
-    runtime: Runtime, plugin: Plugin, root: Path
-) -> None:
-    """(D16)"""
-    shutil.rmtree(root / "sys/fs/cgroup")
-    (root / "sys/fs/cgroup/cpu,cpuacct").mkdir(parents=True)
-    plugin.start()
-    runtime.register()
-    batch = pod("batch", "BE")
-    runtime.run_pod(batch)
-    assert not runtime.create(container(batch)).ListFields()
-    assert plugin.lines("cgroup v2 is needed: decisions are reported, nothing is enforced")
-
-
-def test_cpus_that_go_offline_are_given_to_nobody(runtime: Runtime, plugin: Plugin, root: Path) -> None:
-    """(E4)"""
-    Tree(root)
-    plugin.start(config={"period": 0.1, "threshold": 1})
-    runtime.register()
-    nodes.put(root / "sys/devices/system/cpu/online", "0-6")
-    plugin.wait_for("CPUs and NUMA nodes", 2)
-    batch = pod("batch", "BE")
-    runtime.run_pod(batch)
-    assert cpu(runtime.create(container(batch)))[1] == "0-6"
 
 
 def test_pods_name_cpus_only_where_the_configuration_lets_them(runtime: Runtime, plugin: Plugin, root: Path) -> None:
@@ -318,41 +189,9 @@ def test_a_container_that_is_resized_in_place_keeps_its_cpus_and_gets_more_or_fe
     assert cpu(runtime.create(container(other, cpus=3)))[1] in ("1-3", "4-6")
 
 
-@pytest.mark.parametrize("is_restarted", [False, True])
-def test_a_container_whose_own_cpus_go_offline_gets_others(
-    is_restarted: bool, runtime: Runtime, plugin: Plugin, root: Path
-) -> None:
-    """(E4)"""
-    tree = Tree(root)
-    plugin.start(config={"period": 0.1})
-    runtime.register()
-    made = pod("db", "HLS", guaranteed=True)
-    tree.pod(made)
-    runtime.run_pod(made)
-    asked = container(made, cpus=2)
-    folder = tree.container(asked, runtime.create(asked))
-    runtime.start(asked.id)
-    assert tree.read(folder, "cpuset.cpus") == "0-1"
-    if is_restarted:
-        plugin.stop(signal.SIGKILL)
-        plugin.start(config={"period": 0.1})
-        runtime.register()
-    nodes.put(root / "sys/devices/system/cpu/online", "0,2-7")
-    until(lambda: tree.read(folder, "cpuset.cpus") == "0,2")
-
-
-def add_device(root: Path, where: str, numa: str, numbers: str) -> None:
-    """Put a character device below a PCI device that says where it sits."""
-    parent = root / "sys/devices" / where
-    (parent / "misc/dev0").mkdir(parents=True)
-    (parent / "numa_node").write_text(numa + "\n")
-    (root / "sys/dev/char").mkdir(parents=True, exist_ok=True)
-    (root / "sys/dev/char" / numbers).symlink_to(f"../../devices/{where}/misc/dev0")
-
-
 def test_a_container_is_put_where_its_devices_are(runtime: Runtime, plugin: Plugin, root: Path) -> None:
-    add_device(root, "pci0000:00/0000:00:01.0", "1", "10:5")
-    add_device(root, "pci0000:00/0000:00:02.0", "-1", "10:6")
+    nodes.add_device(root, "pci0000:00/0000:00:01.0", "1", "10:5")
+    nodes.add_device(root, "pci0000:00/0000:00:02.0", "-1", "10:6")
     plugin.start()
     runtime.register()
     for name, minor, node in (("far", 5, "1"), ("anywhere", 6, "0")):
@@ -361,114 +200,3 @@ def test_a_container_is_put_where_its_devices_are(runtime: Runtime, plugin: Plug
         asked = container(made, cpus=1)
         asked.linux.devices.add(path="/dev/x", type="c", major=10, minor=minor)
         assert cpu(runtime.create(asked))[2] == node
-
-
-def test_only_a_pod_with_zero_copy_paths_gets_their_mounts_and_environment(
-    runtime: Runtime, plugin: Plugin, root: Path
-) -> None:
-    plugin.start()
-    runtime.register()
-    given, plain = pod("given"), pod("plain")
-    (root / "run/ub-node/zerocopy/pods" / given.id / "lib").mkdir(parents=True)
-    (root / "run/ub-node/zerocopy/pods" / given.id / "lib/libsmc.so").touch()
-    for each in (given, plain):
-        runtime.run_pod(each)
-    asked = container(given)
-    asked.env.append("LD_PRELOAD=/theirs.so")
-    adjust = runtime.create(asked)
-    assert [(m.type, m.destination) for m in adjust.mounts] == [("bind", "/run/ub")]
-    assert [e.key for e in adjust.env] == ["UB_PATHS"]  # what the container sets itself stays
-    assert not runtime.create(container(plain)).ListFields()
-
-
-class Lives:
-    """Random lives of pods on a runtime."""
-
-    def __init__(self, seed: int, runtime: Runtime) -> None:
-        self.dice = random.Random(seed)
-        self.runtime = runtime
-        self.made = 0
-
-    def new_pod(self) -> None:
-        self.made += 1
-        qos = self.dice.choice(["HLS", "HLS", "HLS", "LS", "BE"])
-        self.runtime.run_pod(pod(f"p{self.made}", qos, guaranteed=True))
-
-    def new_container(self) -> None:
-        if not self.runtime.pods:
-            return
-        sandbox = self.runtime.pods[self.dice.choice(list(self.runtime.pods))]
-        taken = {each.name for each in self.alive() if each.pod_sandbox_id == sandbox.id}
-        if name := self.dice.choice([None, *sorted(set("abc") - taken)]):
-            self._create(container(sandbox, name, self.dice.choice([1, 2, 3])))
-
-    def restart_container(self) -> None:
-        """The same container again under a new id, as kubelet does; it must find its CPUs again."""
-        if not (alive := self.alive()):
-            return
-        old = self.dice.choice(alive)
-        is_own = old.id in exclusive(self.runtime)
-        before = old.linux.resources.cpu.cpus
-        self.runtime.stop(old.id)
-        again = container(self.runtime.pods[old.pod_sandbox_id], old.name, old.linux.resources.cpu.shares.value / 1024)
-        self._create(again)
-        assert not is_own or self.runtime.containers[again.id].linux.resources.cpu.cpus == before
-
-    def stop_container(self) -> None:
-        if alive := self.alive():
-            self.runtime.stop(self.dice.choice(alive).id)
-
-    def end_pod(self) -> None:
-        if not self.runtime.pods:
-            return
-        gone = self.dice.choice(list(self.runtime.pods))
-        for each in [c.id for c in self.runtime.containers.values() if c.pod_sandbox_id == gone]:
-            self.runtime.stop(each)
-            self.runtime.remove(each)
-        self.runtime.stop_pod(gone)
-        self.runtime.remove_pod(gone)
-
-    def alive(self) -> list[nri_pb2.Container]:
-        return [c for c in self.runtime.containers.values() if c.state != nri_pb2.CONTAINER_STOPPED]
-
-    def _create(self, asked: nri_pb2.Container) -> None:
-        self.made += 1
-        asked.id = f"c{self.made}"
-        self.runtime.create(asked)
-        self.runtime.start(asked.id)
-
-
-@pytest.mark.parametrize("seed", range(2))
-def test_no_cpu_is_handed_out_twice_whatever_restarts(seed: int, runtime: Runtime, plugin: Plugin) -> None:
-    """The plugin is killed and the runtime restarted between the events of random lives."""
-    lives = Lives(seed, runtime)
-    actions = [lives.new_pod, lives.new_container, lives.restart_container, lives.stop_container, lives.end_pod]
-    plugin.start()
-    runtime.register()
-    for step in range(80):
-        lives.dice.choice([*actions, lives.new_container, lives.new_container])()
-        if step % 20 == 19:
-            plugin.stop(signal.SIGKILL)
-            plugin.start()
-            runtime.register()
-        if step % 20 == 9:
-            runtime.shut_down()
-            runtime.listen()
-            runtime.register()
-        held = exclusive(runtime)
-        taken = [(runtime.containers[a].name, runtime.containers[a].pod_sandbox_id, cpus) for a, cpus in held.items()]
-        for name, sandbox, cpus in taken:
-            others = [theirs for other, of, theirs in taken if (other, of) != (name, sandbox)]
-            assert not cpus & frozenset[int]().union(*others), f"step {step}: {taken}"
-
-
-def exclusive(runtime: Runtime) -> dict[str, frozenset[int]]:
-    """Return the CPUs of running HLS containers that have as many as they asked for."""
-    held = {}
-    for each in runtime.containers.values():
-        qos = runtime.pods[each.pod_sandbox_id].annotations.get("qos.unifiedbus.com/class")
-        cpus = cpulist.parse(each.linux.resources.cpu.cpus)
-        is_whole = len(cpus) * 1024 == each.linux.resources.cpu.shares.value
-        if qos == "HLS" and is_whole and each.state != nri_pb2.CONTAINER_STOPPED:
-            held[each.id] = cpus
-    return held

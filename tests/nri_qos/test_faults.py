@@ -13,11 +13,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from ubproto.nri.v1alpha1 import nri_pb2
 
 from tests.nri_qos.cgroups import Tree
-from tests.nri_qos.conftest import TOP, Plugin, container, pod, start_pod, until
-from tests.nri_qos.nodes import put
+from tests.nri_qos.conftest import TOP, Plugin, container, pod, run_before, start_pod, until
+from tests.nri_qos.nodes import hang, put
 from ubsim.runtime import PluginClosed, Runtime
 
 PERIOD = {"period": 0.1}
@@ -172,9 +171,7 @@ def test_the_runtime_is_never_asked_for_anything(runtime: Runtime, plugin: Plugi
 
 def test_many_containers_are_synchronized_while_sysfs_hangs(runtime: Runtime, plugin: Plugin, root: Path) -> None:
     """(B2)"""
-    online = root / "sys/devices/system/cpu/online"
-    online.unlink()
-    os.mkfifo(online)  # opening it to read waits for a writer who never comes
+    hang(root)
     for number in range(500):
         each = pod(f"pod{number}", "LS")
         runtime.pods[each.id] = each
@@ -269,13 +266,10 @@ def threads(plugin: Plugin) -> int:
 def test_memory_of_online_work_that_runs_is_not_moved(runtime: Runtime, plugin: Plugin, tree: Tree) -> None:
     """(E10) It was bound before we knew of it: moving its pages would stop it for as long as that takes."""
     made = pod("db", "HLS", guaranteed=True)
-    tree.pod(made)
     asked = container(made, cpus=2)
     asked.linux.resources.cpu.cpus, asked.linux.resources.cpu.mems = "4-5", "1"
-    inner = tree.container(asked)
+    _, inner = run_before(runtime, tree, made, asked)
     tree.write(inner, "cpuset.mems", "1")
-    asked.state = nri_pb2.CONTAINER_RUNNING
-    runtime.pods[made.id], runtime.containers[asked.id] = made, asked
     plugin.start(config=PERIOD)
     runtime.register()
     batch, _ = start_pod(runtime, tree, "batch", "BE")

@@ -14,7 +14,7 @@ from nri_qos import grants
 from nri_qos.grants import DeviceNode, Grants
 from nri_qos.model import Container, Pod
 from tests.nri_qos.conftest import Plugin, container, pod
-from tests.nri_qos.test_create import add_device
+from tests.nri_qos.nodes import add_device
 from ubhost.errors import HostFault
 from ubhost.ledger import Ledger
 from ubhost.record import Record, State
@@ -111,6 +111,24 @@ def test_a_container_is_put_near_the_device_that_its_pod_was_given(
     runtime.register()
     runtime.run_pod(web)
     assert runtime.create(container(web, cpus=2)).linux.resources.cpu.cpus == "4-5"
+
+
+def test_only_a_pod_with_zero_copy_paths_gets_their_mounts_and_environment(
+    runtime: Runtime, plugin: Plugin, root: Path
+) -> None:
+    plugin.start()
+    runtime.register()
+    given, plain = pod("given"), pod("plain")
+    (root / "run/ub-node/zerocopy/pods" / given.id / "lib").mkdir(parents=True)
+    (root / "run/ub-node/zerocopy/pods" / given.id / "lib/libsmc.so").touch()
+    for each in (given, plain):
+        runtime.run_pod(each)
+    asked = container(given)
+    asked.env.append("LD_PRELOAD=/theirs.so")
+    adjust = runtime.create(asked)
+    assert [(m.type, m.destination) for m in adjust.mounts] == [("bind", "/run/ub")]
+    assert [e.key for e in adjust.env] == ["UB_PATHS"]  # what the container sets itself stays
+    assert not runtime.create(container(plain)).ListFields()
 
 
 @needs_mknod

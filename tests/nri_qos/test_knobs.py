@@ -4,7 +4,6 @@ Letters and numbers in parentheses are the faults of reference/nri.md section 5.
 """
 
 import signal
-import time
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,7 @@ import pytest
 from nri_qos import knobs, settings
 from nri_qos.files import Hierarchy
 from tests.nri_qos.cgroups import DEFAULTS, Tree
-from tests.nri_qos.conftest import Plugin, restore, start_pod, until
+from tests.nri_qos.conftest import Plugin, come_round, restore, start_pod, until
 from tests.nri_qos.nodes import put
 from ubsim.runtime import Runtime
 
@@ -78,25 +77,33 @@ def test_a_knob_that_does_harm_is_refused(knobs: object, complaint: str, tmp_pat
     assert complaint in plugin.log.read_text()
 
 
+def shortage(root: Path, free_kb: int) -> None:
+    """Let both nodes of this server have 1 GB, and so much of it free."""
+    for number in (0, 1):
+        text = f"Node {number} MemTotal: 1000000 kB\nNode {number} MemFree: {free_kb} kB"
+        put(root / f"sys/devices/system/node/node{number}/meminfo", text)
+
+
+def big_pods(runtime: Runtime, tree: Tree) -> tuple[str, str]:
+    """Run an online and an offline pod of 1 GB each; return their folders."""
+    web, _ = start_pod(runtime, tree, "web", "LS", 1)
+    batch, _ = start_pod(runtime, tree, "batch", "BE")
+    for folder in (web, batch):
+        tree.write(folder, "memory.current", "1000000000")
+    return web, batch
+
+
 def test_offline_pods_give_memory_back_when_the_node_runs_short(
     runtime: Runtime, plugin: Plugin, tree: Tree, root: Path
 ) -> None:
     """(D9, D11)"""
     plugin.start(config={**PERIOD, "memory_reserve": 0.2})
     runtime.register()
-    web, _ = start_pod(runtime, tree, "web", "LS", 1)
-    batch, _ = start_pod(runtime, tree, "batch", "BE")
-    for folder in (web, batch):
-        tree.write(folder, "memory.current", "1000000000")
-    short = "Node 0 MemTotal: 1000000 kB\nNode 0 MemFree: 1000 kB\n"
-    plenty = short.replace("MemFree: 1000 kB", "MemFree: 900000 kB")
-    meminfo = [root / f"sys/devices/system/node/node{number}/meminfo" for number in (0, 1)]
-    for path in meminfo:
-        put(path, short)
+    web, batch = big_pods(runtime, tree)
+    shortage(root, 1000)
     until(lambda: tree.read(batch, "memory.high") == str(950_000_000 // 4096 * 4096))
     assert (tree.read(web, "memory.high"), tree.read(batch, "memory.max")) == ("max", "max")
-    for path in meminfo:
-        put(path, plenty)
+    shortage(root, 900_000)
     until(lambda: tree.read(batch, "memory.high") == "max")
 
 
@@ -167,22 +174,12 @@ def test_what_the_kernel_offers_is_looked_at_once_and_told(runtime: Runtime, plu
     assert len(plugin.lines("what the kernel offers to pods")) == 1
 
 
-def shortage(root: Path, free_kb: int) -> None:
-    """Let both nodes of this server have 1 GB, and so much of it free."""
-    for number in (0, 1):
-        text = f"Node {number} MemTotal: 1000000 kB\nNode {number} MemFree: {free_kb} kB"
-        put(root / f"sys/devices/system/node/node{number}/meminfo", text)
-
-
 def test_the_kernel_is_asked_to_reclaim_from_offline_pods_before_they_are_limited(
     runtime: Runtime, plugin: Plugin, tree: Tree, root: Path
 ) -> None:
     plugin.start(config={**PERIOD, "memory_reserve": 0.2})
     runtime.register()
-    web, _ = start_pod(runtime, tree, "web", "LS", 1)
-    batch, _ = start_pod(runtime, tree, "batch", "BE")
-    for folder in (web, batch):
-        tree.write(folder, "memory.current", "1000000000")
+    web, batch = big_pods(runtime, tree)
     plugin.wait_for("what the kernel offers to pods")
     shortage(root, 195_000)  # of 200 000 each
     until(lambda: tree.read(batch, "memory.reclaim") == str(10_240_000 // 4096 * 4096))  # what is missing, no more
@@ -209,15 +206,15 @@ def test_at_last_the_largest_offline_pod_is_ended_and_the_next_one_only_later(
     """(F5)"""
     plugin.start(config={**PERIOD, "memory_reserve": 0.2, "eviction": {"after": 1, "every": 600}})
     runtime.register()
-    killed = {}
+    folders, killed = {}, {}
     for name, qos, used in (("web", "LS", 900), ("small", "BE", 100), ("large", "BE", 500), ("plain", None, 800)):
-        folder, killed[name] = start_pod(runtime, tree, name, qos, 1)
-        tree.write(folder, "memory.current", str(used << 20))
+        folders[name], killed[name] = start_pod(runtime, tree, name, qos, 1)
+        tree.write(folders[name], "memory.current", str(used << 20))
     shortage(root, 100)
     line = plugin.wait_for("an offline pod is ended")
     assert (line["pod"], line["because"], line["bytes"]) == ("shop/large", "memory", 500 << 20)
     until(lambda: tree.read(killed["large"], "cgroup.kill") == "1")
-    time.sleep(1)
+    come_round(tree, folders["small"])
     assert {name for name, folder in killed.items() if tree.read(folder, "cgroup.kill")} == {"large"}
     assert len(plugin.lines("an offline pod is ended")) == 1
 

@@ -14,7 +14,7 @@ from ubproto.nri.v1alpha1 import nri_pb2
 
 from nri_qos import cpulist
 from tests.nri_qos.cgroups import Tree
-from tests.nri_qos.conftest import Plugin, container, pod, restore, start_pod, until
+from tests.nri_qos.conftest import Plugin, come_round, container, pod, restore, run, run_before, start_pod, until
 from tests.nri_qos.nodes import put
 from ubsim.runtime import Runtime
 
@@ -78,8 +78,8 @@ def test_offline_work_is_squeezed_at_once_and_given_back_slowly(
     until(lambda: quota(tree, batch) <= 1.3, tell=lambda: plugin.log.read_text())
     until(lambda: 1 <= len(cpus(tree, job)) <= 2)
     assert quota(tree, batch) >= 1
-    load.cpus |= {"": 1.0, web: 0.0}
     began = time.monotonic()
+    load.cpus |= {"": 1.0, web: 0.0}
     until(lambda: quota(tree, batch) > 5)
     assert time.monotonic() - began > 0.3
     first, *later = plugin.lines("offline work squeezed")
@@ -150,8 +150,9 @@ def test_a_pod_without_a_running_container_is_not_squeezed(runtime: Runtime, plu
     folder = tree.pod(made)
     before = tree.everything()
     runtime.run_pod(made)
-    time.sleep(0.6)
-    assert tree.everything() == before
+    other, _ = start_pod(runtime, tree, "other", "BE")
+    come_round(tree, other)
+    assert {path: text for path, text in tree.everything().items() if path in before} == before
     assert quota(tree, folder) == float("inf")
 
 
@@ -176,12 +177,7 @@ def test_everybody_leaves_the_cpus_that_become_somebodys_own(runtime: Runtime, p
 def test_a_pod_stays_on_the_cpus_that_it_may_name(runtime: Runtime, plugin: Plugin, tree: Tree) -> None:
     plugin.start(config={**PERIOD, "cpu_list_namespaces": ["shop"]})
     runtime.register()
-    made = pod("web", "LS", guaranteed=False, **{"qos.unifiedbus.com/cpus": "1-2"})
-    tree.pod(made)
-    runtime.run_pod(made)
-    asked = container(made, cpus=1)
-    web = tree.container(asked, runtime.create(asked))
-    runtime.start(asked.id)
+    _, web = run(runtime, tree, pod("web", "LS", guaranteed=False, **{"qos.unifiedbus.com/cpus": "1-2"}), 1)
     assert tree.read(web, "cpuset.cpus") == "1-2"
     _, db = start_pod(runtime, tree, "db", "HLS", 2, guaranteed=True)
     assert tree.read(db, "cpuset.cpus") == "0-1"
@@ -193,12 +189,7 @@ def test_a_container_that_ran_before_the_plugin_is_taken_into_account(
 ) -> None:
     """(B3, A16)"""
     made = pod("batch", "BE")
-    folder = tree.pod(made)
-    asked = container(made, cpus=1)
-    inner = tree.container(asked)
-    runtime.pods[made.id] = made
-    asked.state = nri_pb2.CONTAINER_RUNNING
-    runtime.containers[asked.id] = asked
+    folder, inner = run_before(runtime, tree, made, container(made, cpus=1))
     before = tree.everything()
     plugin.start(config={**PERIOD, "on_exit": "restore"})
     runtime.register()
@@ -235,19 +226,18 @@ def test_online_weights_are_left_as_the_runtime_made_them(runtime: Runtime, plug
         folder, inner = start_pod(runtime, tree, name, "LS", 1)
         tree.write(inner, "cpu.weight", weight)
         tree.write(folder, "cpu.weight", weight)
-    time.sleep(0.5)
-    assert {text for path, text in tree.everything().items() if path.endswith("cpu.weight")} == {"39", "100"}
+    before = {path: text for path, text in tree.everything().items() if path.endswith("cpu.weight")}
+    batch, _ = start_pod(runtime, tree, "batch", "BE")
+    come_round(tree, batch)
+    assert {path: tree.everything()[path] for path in before} == before
+    assert set(before.values()) == {"39", "100"}
 
 
 def squeeze_all(runtime: Runtime, tree: Tree, load: Load) -> dict[str, str]:
     """Run pods that were there before the plugin, under load; return what their files said before."""
     for name, qos in (("web", "LS"), ("batch", "BE"), ("plain", None)):
         made = pod(name, qos)
-        folder = tree.pod(made)
-        asked = container(made, cpus=1)
-        tree.container(asked)
-        asked.state = nri_pb2.CONTAINER_RUNNING
-        runtime.pods[made.id], runtime.containers[asked.id] = made, asked
+        folder, _ = run_before(runtime, tree, made, container(made, cpus=1))
         load.cpus[folder] = 1.0
     load.cpus[""] = 4.0
     return tree.everything()
@@ -330,19 +320,19 @@ def test_drift_is_repaired(runtime: Runtime, plugin: Plugin, tree: Tree) -> None
     runtime.register()
     folder, inner = start_pod(runtime, tree, "batch", "BE")
     until(lambda: tree.read(folder, "cpu.weight") == "1")
-    time.sleep(0.3)
     tree.write(folder, "cpu.weight", "100")
     tree.write(inner, "cpuset.mems", "2")
     until(lambda: tree.read(folder, "cpu.weight") == "1" and tree.read(inner, "cpuset.mems") == "0-2")
 
 
-def test_what_the_runtime_wrote_in_an_update_is_looked_at_at_once(runtime: Runtime, plugin: Plugin, tree: Tree) -> None:
+def test_what_the_runtime_wrote_in_an_update_is_looked_at_at_once(
+    runtime: Runtime, plugin: Plugin, tree: Tree, root: Path
+) -> None:
     """(C8)"""
     plugin.start(config={"period": 60})
     runtime.register()
     _, inner = start_pod(runtime, tree, "batch", "BE")
-    until(lambda: tree.read(inner, "cpu.weight") == "1")
-    time.sleep(0.3)
+    until(lambda: inner in (root / "run/ub-node/nri-qos.journal").read_text())  # it has been looked at as it started
     tree.write(inner, "cpu.weight", "39")
     runtime.update("batch-app-0", nri_pb2.LinuxResources(memory=nri_pb2.LinuxMemory()))
     until(lambda: tree.read(inner, "cpu.weight") == "1")
@@ -410,9 +400,10 @@ def test_cpus_that_kubelet_pins_are_left_to_kubelet(runtime: Runtime, plugin: Pl
     plugin.start(config=PERIOD)
     runtime.register()
     made, batch = pod("db", "HLS", guaranteed=True), pod("batch", "BE")
+    folders: dict[str, str] = {}
     inner: dict[str, str] = {}
     for each, given in ((made, "0-1"), (batch, "2-7")):
-        tree.pod(each)
+        folders[each.name] = tree.pod(each)
         runtime.run_pod(each)
         asked = container(each, cpus=2)
         asked.linux.resources.cpu.cpus = given
@@ -420,7 +411,7 @@ def test_cpus_that_kubelet_pins_are_left_to_kubelet(runtime: Runtime, plugin: Pl
         inner[each.name] = tree.container(asked)
         tree.write(inner[each.name], "cpuset.cpus", given)
         runtime.start(asked.id)
-    time.sleep(0.5)
+    come_round(tree, folders["batch"])
     assert tree.read(inner["db"], "cpuset.cpus") == "0-1"
     assert cpus(tree, inner["batch"]) <= {2, 3, 4, 5, 6, 7}
 

@@ -1,6 +1,7 @@
 """Machines that are not two equal nodes: many nodes, borrowed and near memory, holes, threads, what comes and goes."""
 
 import shutil
+import signal
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +16,7 @@ from nri_qos.placement import Room, choose_nodes
 from nri_qos.pools import Node, Occupied
 from tests.nri_qos import nodes
 from tests.nri_qos.cgroups import Tree
-from tests.nri_qos.conftest import Plugin, container, pod, until
+from tests.nri_qos.conftest import Plugin, container, cpu, pod, run, start_pod, until
 from tests.nri_qos.nodes import GIB
 from tests.nri_qos.test_plan import decide, request
 from ubhost.errors import Exhausted
@@ -132,21 +133,13 @@ def bound(name: str, policy: str) -> nri_pb2.PodSandbox:
     return made
 
 
-def start(runtime: Runtime, tree: Tree, made: nri_pb2.PodSandbox, cpus: int = 1) -> str:
-    tree.pod(made)
-    runtime.run_pod(made)
-    asked = container(made, cpus=cpus)
-    folder = tree.container(asked, runtime.create(asked))
-    runtime.start(asked.id)
-    return folder
-
-
-def test_a_borrowed_node_that_is_returned_is_taken_from_everybody(runtime: Runtime, plugin: Plugin, root: Path) -> None:
+def test_a_borrowed_node_that_is_returned_is_taken_from_everybody(
+    runtime: Runtime, plugin: Plugin, tree: Tree, root: Path
+) -> None:
     """(E13, E14)"""
-    tree = Tree(root)
     plugin.start(config={"period": 0.1})
     runtime.register()
-    web, batch = start(runtime, tree, pod("web", "LS")), start(runtime, tree, pod("batch", "BE"))
+    (_, web), (_, batch) = (start_pod(runtime, tree, name, qos, 1) for name, qos in (("web", "LS"), ("batch", "BE")))
     until(lambda: (tree.read(web, "cpuset.mems"), tree.read(batch, "cpuset.mems")) == ("0-1", "0-2"))
     come(nodes.machine("0-3", "4-7"), root)
     until(lambda: tree.read(batch, "cpuset.mems") == "0-1")
@@ -161,30 +154,58 @@ def test_a_borrowed_node_that_is_returned_is_taken_from_everybody(runtime: Runti
 
 
 def test_a_container_bound_to_a_node_that_goes_away_gets_what_is_left(
-    runtime: Runtime, plugin: Plugin, root: Path
+    runtime: Runtime, plugin: Plugin, tree: Tree, root: Path
 ) -> None:
     """(E14)"""
-    tree = Tree(root)
     come(nodes.machine("0-3", "4-7", "8-11"), root)
     plugin.start(config={"period": 0.1})
     runtime.register()
-    folders = [start(runtime, tree, bound(name, "best-effort")) for name in ("first", "second", "third")]
+    folders = [run(runtime, tree, bound(name, "best-effort"), 1)[1] for name in ("first", "second", "third")]
     until(lambda: [tree.read(folder, "cpuset.mems") for folder in folders] == ["0", "1", "2"])
     come(nodes.machine("0-3", "4-7"), root)
     until(lambda: tree.read(folders[2], "cpuset.mems") == "0-1")
     until(lambda: cpulist.parse(tree.read(folders[2], "cpuset.cpus")) <= S(range(8)))
 
 
-def test_cpus_that_come_on_line_are_used_and_isolated_ones_never(runtime: Runtime, plugin: Plugin, root: Path) -> None:
+def test_cpus_that_come_on_line_are_used_and_isolated_ones_never(
+    runtime: Runtime, plugin: Plugin, tree: Tree, root: Path
+) -> None:
     """(E4, E5)"""
-    tree = Tree(root)
     come(replace(nodes.machine("0-3", "4-7", isolated="3"), online=S({0, 1, 2, 3, 4})), root)
     plugin.start(config={"period": 0.1, "threshold": 1})
     runtime.register()
-    web = start(runtime, tree, pod("web", "LS"))
+    _, web = start_pod(runtime, tree, "web", "LS", 1)
     until(lambda: tree.read(web, "cpuset.cpus") == "0-2,4")
     come(nodes.machine("0-3", "4-7", isolated="3"), root)
     until(lambda: tree.read(web, "cpuset.cpus") == "0-2,4-7")
+
+
+def test_cpus_that_go_offline_are_given_to_nobody(runtime: Runtime, plugin: Plugin, tree: Tree, root: Path) -> None:
+    """(E4)"""
+    plugin.start(config={"period": 0.1, "threshold": 1})
+    runtime.register()
+    nodes.put(root / "sys/devices/system/cpu/online", "0-6")
+    plugin.wait_for("CPUs and NUMA nodes", 2)
+    batch = pod("batch", "BE")
+    runtime.run_pod(batch)
+    assert cpu(runtime.create(container(batch)))[1] == "0-6"
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_a_container_whose_own_cpus_go_offline_gets_others(
+    is_restarted: bool, runtime: Runtime, plugin: Plugin, tree: Tree, root: Path
+) -> None:
+    """(E4)"""
+    plugin.start(config={"period": 0.1})
+    runtime.register()
+    _, folder = start_pod(runtime, tree, "db", "HLS", 2, guaranteed=True)
+    assert tree.read(folder, "cpuset.cpus") == "0-1"
+    if is_restarted:
+        plugin.stop(signal.SIGKILL)
+        plugin.start(config={"period": 0.1})
+        runtime.register()
+    nodes.put(root / "sys/devices/system/cpu/online", "0,2-7")
+    until(lambda: tree.read(folder, "cpuset.cpus") == "0,2")
 
 
 def test_memory_that_fills_up_is_seen_by_the_next_container(runtime: Runtime, plugin: Plugin, root: Path) -> None:

@@ -17,7 +17,7 @@ from nri_qos import cli, counters, metrics
 from nri_qos.latency import BOUNDS_S, Latencies
 from tests.nri_qos import nodes
 from tests.nri_qos.cgroups import Tree
-from tests.nri_qos.conftest import TOP, Plugin, container, environment, pod, start_pod, until
+from tests.nri_qos.conftest import TOP, Plugin, container, environment, pod, run, start_pod, until
 from ubhost.errors import NotFound
 from ubsim.runtime import CallRefused, Runtime
 
@@ -29,14 +29,11 @@ def running(runtime: Runtime, plugin: Plugin, tree: Tree, root: Path) -> int:
     port = plugin.wait_for("serving metrics and probes")["port"]
     runtime.register()
     for name, qos in (("web", "LS"), ("db", "HLS"), ("batch", "BE")):
-        made = pod(name, qos, guaranteed=qos == "HLS")
-        folder = tree.pod(made)
-        tree.write(folder, "memory.numa_stat", "anon N0=1048576 N2=2097152\nfile N0=0 N2=1048576\nshmem N0=0 N2=5")
-        tree.write(folder, "memory.events", f"low 0\nmax 0\noom 0\noom_kill {int(name == 'db')}")
-        runtime.run_pod(made)
-        asked = container(made, cpus=2)
-        tree.container(asked, runtime.create(asked))
-        runtime.start(asked.id)
+        files = {
+            "memory.numa_stat": "anon N0=1048576 N2=2097152\nfile N0=0 N2=1048576\nshmem N0=0 N2=5",
+            "memory.events": f"low 0\nmax 0\noom 0\noom_kill {int(name == 'db')}",
+        }
+        start_pod(runtime, tree, name, qos, 2, guaranteed=qos == "HLS", files=files)
     plugin.wait_for("offline work squeezed")
     until(lambda: 'ub_qos_writes_total{file="cpu.max"}' in fetch(port, "/metrics")[1])
     return int(port)
@@ -254,11 +251,7 @@ def test_what_a_pod_was_given_is_explained(runtime: Runtime, plugin: Plugin, tre
     runtime.register()
     made = pod("given", "BE")
     (root / "run/ub-node/zerocopy/pods" / made.id).mkdir(parents=True)
-    tree.pod(made)
-    runtime.run_pod(made)
-    asked = container(made)
-    tree.container(asked, runtime.create(asked))
-    runtime.start(asked.id)
+    run(runtime, tree, made)
     assert "its pod was given /run/ub UB_PATHS" in ubnode(root, "explain", "given")
 
 
