@@ -44,12 +44,13 @@ class UrmaPaths:
         return b"".join(map(wire.text, (*paths, str(self.bonding_eid))))
 
     @classmethod
-    def decode(cls, data: bytes) -> "UrmaPaths":
-        body = Body(data)
+    def read(cls, body: Body) -> "UrmaPaths":
         bonding, first, second = (_device_name(body.text(URMA_PATH)) for _ in range(3))
-        eid = _eid(body.text(URMA_PATH))
-        body.end()
-        return cls(bonding, (first, second), eid)
+        return cls(bonding, (first, second), _eid(body.text(URMA_PATH)))
+
+    @classmethod
+    def decode(cls, data: bytes) -> "UrmaPaths":
+        return wire.whole(data, cls.read)
 
 
 def _device_name(path: str) -> str:
@@ -67,17 +68,16 @@ def _eid(text: str) -> Eid:
 
 
 def encode_urma_list(devices: Iterable[UrmaInfo]) -> bytes:
-    items = [wire.text(d.name) + wire.u32(0 if d.is_healthy else 1) + wire.host_u64(d.hw_res_id) for d in devices]
-    return wire.u32(len(items)) + b"".join(items)
+    return wire.listed(
+        wire.text(d.name) + wire.u32(0 if d.is_healthy else 1) + wire.host_u64(d.hw_res_id) for d in devices
+    )
 
 
 def decode_urma_list(data: bytes) -> tuple[UrmaInfo, ...]:
-    body = Body(data)
-    found = tuple(
-        UrmaInfo(body.text(URMA_NAME), body.u32() == 0, body.host_u64()) for _ in range(body.count(item_size=16))
-    )
-    body.end()
-    return found
+    def read(body: Body) -> UrmaInfo:
+        return UrmaInfo(body.text(URMA_NAME), body.u32() == 0, body.host_u64())
+
+    return wire.whole(data, lambda body: body.listed(read, item_size=16))
 
 
 def encode_urma_type(*, shared: bool) -> bytes:
@@ -95,10 +95,7 @@ def encode_urma_name(device: str) -> bytes:
 
 
 def decode_urma_name(data: bytes) -> str:
-    body = Body(data)
-    device = body.name(URMA_NAME)
-    body.end()
-    return device
+    return wire.whole(data, lambda body: body.name(URMA_NAME))
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,10 +111,7 @@ class QosSet:
 
     @classmethod
     def decode(cls, data: bytes) -> "QosSet":
-        body = Body(data)
-        request = cls(body.name(URMA_NAME), body.u32(), body.u32())
-        body.end()
-        return request
+        return wire.whole(data, lambda body: cls(body.name(URMA_NAME), body.u32(), body.u32()))
 
 
 def encode_limits(min_mbps: int, max_mbps: int) -> bytes:
@@ -126,10 +120,7 @@ def encode_limits(min_mbps: int, max_mbps: int) -> bytes:
 
 
 def decode_limits(data: bytes) -> tuple[int, int]:
-    body = Body(data)
-    limits = (body.u32(), body.u32())
-    body.end()
-    return limits
+    return wire.whole(data, lambda body: (body.u32(), body.u32()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,22 +142,15 @@ class NodeInfo:
     @classmethod
     def decode(cls, data: bytes) -> "NodeInfo":
         """The reply to NODE_GET."""
-        body = Body(data)
-        node = cls.read(body)
-        body.end()
-        return node
+        return wire.whole(data, cls.read)
 
 
 def encode_node_list(nodes: Iterable[NodeInfo]) -> bytes:
-    items = [node.encode() for node in nodes]
-    return wire.u32(len(items)) + b"".join(items)
+    return wire.listed(node.encode() for node in nodes)
 
 
 def decode_node_list(data: bytes) -> tuple[NodeInfo, ...]:
-    body = Body(data)
-    nodes = tuple(NodeInfo.read(body) for _ in range(body.count(item_size=4 + 4 * SOCKETS + HOST_NAME)))
-    body.end()
-    return nodes
+    return wire.whole(data, lambda body: body.listed(NodeInfo.read, item_size=4 + 4 * SOCKETS + HOST_NAME))
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,15 +164,16 @@ class CpuLink:
 
 
 def encode_cpu_links(links: Iterable[CpuLink]) -> bytes:
-    items = [b"".join(map(wire.u32, (k.slot_id, k.socket_id, k.peer_slot_id, k.peer_socket_id))) for k in links]
-    return wire.u32(len(items)) + b"".join(items)
+    return wire.listed(
+        b"".join(map(wire.u32, (k.slot_id, k.socket_id, k.peer_slot_id, k.peer_socket_id))) for k in links
+    )
 
 
 def decode_cpu_links(data: bytes) -> tuple[CpuLink, ...]:
-    body = Body(data)
-    links = tuple(CpuLink(body.u32(), body.u32(), body.u32(), body.u32()) for _ in range(body.count(item_size=16)))
-    body.end()
-    return links
+    def read(body: Body) -> CpuLink:
+        return CpuLink(body.u32(), body.u32(), body.u32(), body.u32())
+
+    return wire.whole(data, lambda body: body.listed(read, item_size=16))
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,19 +207,12 @@ def encode_slot(slot_id: int) -> bytes:
 
 
 def decode_slot(data: bytes) -> int:
-    body = Body(data)
-    slot_id = body.host_u32()
-    body.end()
-    return slot_id
+    return wire.whole(data, Body.host_u32)
 
 
 def encode_numa_memory(items: Iterable[NumaMemory]) -> bytes:
-    encoded = [item.encode() for item in items]
-    return wire.u32(len(encoded)) + b"".join(encoded)
+    return wire.listed(item.encode() for item in items)
 
 
 def decode_numa_memory(data: bytes) -> tuple[NumaMemory, ...]:
-    body = Body(data)
-    items = tuple(NumaMemory.read(body) for _ in range(body.count(item_size=44)))
-    body.end()
-    return items
+    return wire.whole(data, lambda body: body.listed(NumaMemory.read, item_size=44))

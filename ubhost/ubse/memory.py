@@ -3,10 +3,9 @@
 Source: reference/ub.md section 6.3 (ubse src/sdk/include/ubs_engine_mem.h, src/sdk/ubs_engine_mem.c, libubse_helper.c).
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import TypeVar
 
 from ubhost.ubse import wire
 from ubhost.ubse.wire import Body, Malformed
@@ -14,8 +13,6 @@ from ubhost.ubse.wire import Body, Malformed
 MEM_NAME = 48  # bytes with the NUL, UBS_MEM_MAX_NAME_LENGTH
 MAX_MEMIDS = 2048
 MIN_SIZE, MAX_SIZE = 128 << 20, 256 << 30  # bytes
-
-T = TypeVar("T")
 
 
 class Distance(IntEnum):
@@ -75,7 +72,7 @@ class FdCreate:
 
     @classmethod
     def decode(cls, data: bytes) -> "FdCreate":
-        return _whole(
+        return wire.whole(
             data,
             lambda b: cls(b.field(MEM_NAME), b.u64(), Owner.read(b), b.u32(), _distance(b)),
         )
@@ -97,7 +94,7 @@ class FdWithLender:
             name, owner, mode = body.field(MEM_NAME), Owner.read(body), body.u32()
             return cls(name, Lender.read(body), owner, mode)
 
-        return _whole(data, read)
+        return wire.whole(data, read)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +107,7 @@ class FdMemory:
     unit_size: int
 
     def encode(self) -> bytes:
-        ids = wire.u32(len(self.memids)) + b"".join(map(wire.u64, self.memids))
+        ids = wire.listed(map(wire.u64, self.memids))
         return wire.field(self.name, MEM_NAME) + ids + wire.u64(self.size) + wire.u64(self.unit_size)
 
     @classmethod
@@ -122,7 +119,7 @@ class FdMemory:
 
     @classmethod
     def decode(cls, data: bytes) -> "FdMemory":
-        return _whole(data, cls.read)
+        return wire.whole(data, cls.read)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +135,7 @@ class NumaCreate:
 
     @classmethod
     def decode(cls, data: bytes) -> "NumaCreate":
-        return _whole(data, lambda b: cls(b.field(MEM_NAME), b.u64(), _distance(b)))
+        return wire.whole(data, lambda b: cls(b.field(MEM_NAME), b.u64(), _distance(b)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +148,7 @@ class NumaWithLender:
 
     @classmethod
     def decode(cls, data: bytes) -> "NumaWithLender":
-        return _whole(data, lambda b: cls(b.field(MEM_NAME), Lender.read(b)))
+        return wire.whole(data, lambda b: cls(b.field(MEM_NAME), Lender.read(b)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +168,7 @@ class NumaRegion:
 
     @classmethod
     def decode(cls, data: bytes) -> "NumaRegion":
-        return _whole(data, cls.read)
+        return wire.whole(data, cls.read)
 
 
 def encode_mem_name(name: str) -> bytes:
@@ -180,28 +177,20 @@ def encode_mem_name(name: str) -> bytes:
 
 
 def decode_mem_name(data: bytes) -> str:
-    return _whole(data, lambda b: b.field(MEM_NAME))
+    return wire.whole(data, lambda b: b.field(MEM_NAME))
 
 
 def encode_list(items: Iterable[FdMemory] | Iterable[NumaRegion]) -> bytes:
     """The reply to FD_LIST and NUMA_LIST."""
-    encoded = [item.encode() for item in items]
-    return wire.u32(len(encoded)) + b"".join(encoded)
+    return wire.listed(item.encode() for item in items)
 
 
 def decode_fd_list(data: bytes) -> tuple[FdMemory, ...]:
-    return _whole(data, lambda b: tuple(FdMemory.read(b) for _ in range(b.count(item_size=MEM_NAME + 20))))
+    return wire.whole(data, lambda b: b.listed(FdMemory.read, item_size=MEM_NAME + 20))
 
 
 def decode_numa_list(data: bytes) -> tuple[NumaRegion, ...]:
-    return _whole(data, lambda b: tuple(NumaRegion.read(b) for _ in range(b.count(item_size=MEM_NAME + 8))))
-
-
-def _whole(data: bytes, read: Callable[[Body], T]) -> T:
-    body = Body(data)
-    value = read(body)
-    body.end()
-    return value
+    return wire.whole(data, lambda b: b.listed(NumaRegion.read, item_size=MEM_NAME + 8))
 
 
 def _distance(body: Body) -> Distance:

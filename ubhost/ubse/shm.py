@@ -46,11 +46,13 @@ class ShmCreate:
         return wire.field(self.name, MEM_NAME) + wire.u64(self.size) + wire.u32(flags) + info
 
     @classmethod
-    def decode(cls, data: bytes) -> "ShmCreate":
-        body = Body(data)
+    def read(cls, body: Body) -> "ShmCreate":
         name, size, flags, info = body.field(MEM_NAME), body.u64(), body.u32(), body.field(_INFO)
-        body.end()
         return cls(name, size, bool(flags & _CACHEABLE), info)
+
+    @classmethod
+    def decode(cls, data: bytes) -> "ShmCreate":
+        return wire.whole(data, cls.read)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,31 +72,24 @@ class Shm:
 
     def encode(self) -> bytes:
         head = ShmCreate(self.name, self.size, self.is_cacheable, self.info).encode()
-        ids = wire.u32(len(self.memids)) + b"".join(map(wire.u64, self.memids))
-        return head + ids + wire.u32(len(self.nodes)) + b"".join(wire.field(node, _NODE) for node in self.nodes)
+        nodes = wire.listed(wire.field(node, _NODE) for node in self.nodes)
+        return head + wire.listed(map(wire.u64, self.memids)) + nodes
 
     @classmethod
     def read(cls, body: Body) -> "Shm":
-        name, size, flags, info = body.field(MEM_NAME), body.u64(), body.u32(), body.field(_INFO)
-        memids = tuple(body.u64() for _ in range(body.count(item_size=8)))
-        nodes = tuple(body.field(_NODE) for _ in range(body.count(item_size=_NODE)))
-        return cls(name, size, bool(flags & _CACHEABLE), info, memids, nodes)
+        made = ShmCreate.read(body)
+        memids = body.listed(Body.u64, item_size=8)
+        nodes = body.listed(lambda b: b.field(_NODE), item_size=_NODE)
+        return cls(made.name, made.size, made.is_cacheable, made.info, memids, nodes)
 
     @classmethod
     def decode(cls, data: bytes) -> "Shm":
-        body = Body(data)
-        found = cls.read(body)
-        body.end()
-        return found
+        return wire.whole(data, cls.read)
 
 
 def encode_list(found: Iterable[Shm]) -> bytes:
-    encoded = [each.encode() for each in found]
-    return wire.u32(len(encoded)) + b"".join(encoded)
+    return wire.listed(each.encode() for each in found)
 
 
 def decode_list(data: bytes) -> tuple[Shm, ...]:
-    body = Body(data)
-    found = tuple(Shm.read(body) for _ in range(body.count(item_size=MEM_NAME)))
-    body.end()
-    return found
+    return wire.whole(data, lambda b: b.listed(Shm.read, item_size=MEM_NAME))

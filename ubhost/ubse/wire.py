@@ -12,10 +12,14 @@ Source: reference/ub.md section 5 (ubse src/framework/ipc/ubse_ipc_message.h, sr
 """
 
 import struct
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import TypeVar
 
 from ubhost.errors import HostFault, InvalidRequest
+
+T = TypeVar("T")
 
 REQUEST = struct.Struct("=HHI")  # module, operation, body length
 REPLY = struct.Struct("=II")  # status, body length
@@ -164,6 +168,12 @@ def field(value: str, size: int) -> bytes:
     return name(value, size).ljust(size, b"\0")
 
 
+def listed(items: Iterable[bytes]) -> bytes:
+    """A list: how many, then each."""
+    found = list(items)
+    return u32(len(found)) + b"".join(found)
+
+
 def _packed(number: struct.Struct, value: int) -> bytes:
     try:
         return number.pack(value)
@@ -218,6 +228,10 @@ class Body:
             raise Malformed(f"UBSE announced {items} items in {len(self._data) - self._at} bytes")
         return items
 
+    def listed(self, read: Callable[["Body"], T], item_size: int) -> tuple[T, ...]:
+        """A list: how many, then each."""
+        return tuple(read(self) for _ in range(self.count(item_size)))
+
     def take(self, size: int) -> bytes:
         if size > len(self._data) - self._at:
             raise Malformed(f"UBSE body ends {size - (len(self._data) - self._at)} bytes too early")
@@ -228,6 +242,18 @@ class Body:
         """Refuse what is left over."""
         if self._at != len(self._data):
             raise Malformed(f"UBSE body has {len(self._data) - self._at} bytes too many")
+
+
+def whole(data: bytes, read: Callable[[Body], T]) -> T:
+    """Return what ``read`` makes of a body, all of it.
+
+    Raises:
+        Malformed: the bytes do not fit, or some are left over.
+    """
+    body = Body(data)
+    value = read(body)
+    body.end()
+    return value
 
 
 def _printable(raw: bytes) -> str:
