@@ -8,14 +8,14 @@ Source: containernetworking/cni SPEC.md 1.1.0, section 4; reference/cni.md secti
 """
 
 import contextlib
-import ctypes
 import json
 import os
 import signal
 import stat
 import subprocess
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +23,11 @@ from cni_ub import results
 from cni_ub.errors import BadEnvironment, DelegateFailed, Undecodable
 from cni_ub.spec import INCOMPATIBLE_VERSION, INVALID_CONFIG, TRY_AGAIN, VERSIONS
 from ubhost.errors import InvalidRequest
+from ubhost.kernel.parent import end_with
 
 PATIENCE = {"ADD": 60.0, "DEL": 60.0, "CHECK": 20.0, "GC": 20.0, "STATUS": 5.0, "VERSION": 5.0}  # seconds
 SINCE = {"CHECK": "0.4.0", "GC": "1.1.0", "STATUS": "1.1.0"}
-PR_SET_PDEATHSIG = 1
 
-_libc = ctypes.CDLL(None)
 _known_versions: dict[tuple[str, int, int], tuple[str, ...]] = {}  # by path, change time and size of the executable
 
 
@@ -158,7 +157,7 @@ class Ipam:
                     stdout=subprocess.PIPE,
                     env=environ,
                     start_new_session=True,
-                    preexec_fn=_dying_with(os.getpid()) if self.dies_with_us else None,
+                    preexec_fn=partial(end_with, os.getpid(), signal.SIGKILL) if self.dies_with_us else None,
                 )
             except OSError as error:
                 raise DelegateFailed(f"IPAM plugin {path} cannot be run: {error.strerror}", INVALID_CONFIG) from error
@@ -248,12 +247,3 @@ def _failure(type_: str, verb: str, returncode: int, stdout: bytes) -> DelegateF
 def _means_unknown_verb(message: str) -> bool:
     lower = message.lower()
     return "unknown cni_command" in lower or "not implemented" in lower
-
-
-def _dying_with(parent: int) -> Callable[[], None]:
-    def ask_kernel() -> None:
-        _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:  # it died before we asked
-            os._exit(1)
-
-    return ask_kernel

@@ -18,15 +18,15 @@ from ubhost.kernel.netlink import (
     CTRL_ATTR_FAMILY_ID,
     CTRL_ATTR_FAMILY_NAME,
     CTRL_CMD_GETFAMILY,
+    CTRL_VERSION,
     GENL_ID_CTRL,
-    NETLINK_GENERIC,
-    NLM_F_MULTI,
 )
 from ubhost.netlink import (
     GENERIC,
     MAX_MESSAGE,
     NLM_F_ACK,
     NLM_F_DUMP,
+    NLM_F_MULTI,
     NLMSG_DONE,
     STATUS,
     Frame,
@@ -43,9 +43,8 @@ from ubsim.caller import Caller
 from ubsim.ubcore import Refused
 
 NETLINK_USERSOCK = 2
-CTRL_CMD_NEWFAMILY, CTRL_VERSION = 1, 2
+CTRL_CMD_NEWFAMILY = 1
 CTRL_ATTR_VERSION, CTRL_ATTR_HDRSIZE, CTRL_ATTR_MAXATTR = 3, 4, 5
-SOCK_CLOEXEC = socket.SOCK_CLOEXEC
 MSGHDR = struct.Struct("=QI4xQQ")  # name, its length, parts, their number; what follows is for descriptors
 IOVEC = struct.Struct("=QQ")
 MAX_PARTS = 64
@@ -58,7 +57,7 @@ class GenericNetlink:
         self._listener = listener
         self._here = here
         self._driver = driver
-        self._sender = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | SOCK_CLOEXEC, NETLINK_USERSOCK)
+        self._sender = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, NETLINK_USERSOCK)
         self._sender.bind((0, 0))
         self._given: dict[str, socket.socket] = {}  # the program's sockets, by what /proc calls them
 
@@ -82,7 +81,7 @@ class GenericNetlink:
         kind = call.arguments[1]
         given = socket.socket(socket.AF_NETLINK, kind, NETLINK_USERSOCK)
         self._given[_name(f"/proc/self/fd/{given.fileno()}")] = given
-        self._listener.answer_descriptor(call, given.fileno(), os.O_CLOEXEC if kind & SOCK_CLOEXEC else 0)
+        self._listener.answer_descriptor(call, given.fileno(), os.O_CLOEXEC if kind & socket.SOCK_CLOEXEC else 0)
 
     def _send(self, call: seccomp.Call, given: socket.socket) -> None:
         request = self._sent(call)
@@ -180,6 +179,3 @@ def controlled(request: Frame) -> Iterator[bytes]:
         yield Frame(NLMSG_DONE, STATUS.pack(0), NLM_F_MULTI, request.sequence, request.port).encode()
     elif request.flags & NLM_F_ACK:
         yield acknowledgement(request.encode(), 0)
-
-
-assert NETLINK_GENERIC == seccomp.NETLINK_GENERIC

@@ -6,31 +6,26 @@ to the node's driver. Everything else is the machine's, and nothing of it shows 
 """
 
 import contextlib
-import ctypes
 import os
 import selectors
 import signal
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from ubhost.errors import HostFault
 from ubhost.kernel import mounts
-from ubhost.kernel.netns import inode, open_netns
+from ubhost.kernel.netns import enter, inode, open_netns
+from ubhost.kernel.parent import end_with
 from ubsim import seccomp
 from ubsim.genericnetlink import GenericNetlink
 from ubsim.handles import NodeHandle
 
-CLONE_NEWNS, CLONE_NEWNET = 0x20000, 0x40000000
-PR_SET_PDEATHSIG = 1
-MS_BIND, MS_REC, MS_PRIVATE = 1 << 12, 1 << 14, 1 << 18
 LAID_OVER = ("sys", "dev", "run")
 UBCORE = "sys/class/ubcore"
 STAGE = "run/ubsim/stage"
 NOT_STARTED = 127
 GO = b"+"
-
-_libc = ctypes.CDLL(None, use_errno=True)
 
 
 def run(node: NodeHandle, argv: Sequence[str], netns: str | None = None) -> int:
@@ -48,10 +43,13 @@ def run(node: NodeHandle, argv: Sequence[str], netns: str | None = None) -> int:
     home = netns or node.netns
     entered = None if home is None else open_netns(home)
     ours, theirs = socket.socketpair()
+    parent = os.getpid()
     child = os.fork()
     if child == 0:
         ours.close()
-        _become(node, argv, entered, here, theirs.fileno(), is_pod=netns is not None)
+        with _telling(argv[0]):
+            end_with(parent, signal.SIGTERM)  # nobody else could answer its calls
+            _become(node, argv, entered, here, theirs.fileno(), is_pod=netns is not None)
     process = os.pidfd_open(child)
     theirs.close()
     if entered is not None:
@@ -83,34 +81,33 @@ def _attend(process: int, netlink: GenericNetlink) -> None:
         signal.signal(signal.SIGINT, before)
 
 
-def _become(
-    node: NodeHandle,
-    argv: Sequence[str],
-    netns: int | None,
-    here: seccomp.Machine,
-    parent: int,
-    *,
-    is_pod: bool,
-) -> None:
-    """In the child: enter the node and become the program. Does not return."""
+@contextlib.contextmanager
+def _telling(program: str) -> Iterator[None]:
+    """In the child: whatever keeps it from becoming the program, say so and end."""
     try:
-        _check(_libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM), "end with us")  # nobody else could answer its calls
-        if netns is not None:
-            _check(_libc.setns(netns, CLONE_NEWNET), "network namespace")
-        pods = node.roots.simulator / "netns" / str(inode(netns)) / "class/ubcore" if netns and is_pod else None
-        _enter(node.root, pods)
-        os.write(parent, str(seccomp.install(here)).encode())  # not send(): that would wait for who listens
-        os.read(parent, len(GO))  # exec closes the listener: it must have been taken before
-        os.execvp(argv[0], list(argv))  # noqa: S606
+        yield
     except (OSError, HostFault) as error:
-        os.write(2, f"ubnode sim exec: {argv[0]}: {error}\n".encode())
-    os._exit(NOT_STARTED)
+        os.write(2, f"ubnode sim exec: {program}: {error}\n".encode())
+    finally:
+        os._exit(NOT_STARTED)
 
 
-def _enter(root: Path, pods_view: Path | None) -> None:
+def _become(
+    node: NodeHandle, argv: Sequence[str], netns: int | None, here: seccomp.Machine, parent: int, *, is_pod: bool
+) -> None:
+    """Enter the node and become the program."""
+    if netns is not None:
+        enter(netns)
+    pods = node.roots.simulator / "netns" / str(inode(netns)) / "class/ubcore" if netns and is_pod else None
+    _lay_over(node.root, pods)
+    os.write(parent, str(seccomp.install(here)).encode())  # not send(): that would wait for who listens
+    os.read(parent, len(GO))  # exec closes the listener: it must have been taken before
+    os.execvp(argv[0], list(argv))  # noqa: S606
+
+
+def _lay_over(root: Path, pods_view: Path | None) -> None:
     """Lay the node's folders over the machine's, in a mount namespace of our own."""
-    _check(_libc.unshare(CLONE_NEWNS), "mount namespace")
-    _check(_libc.mount(None, b"/", None, MS_REC | MS_PRIVATE, None), "/")
+    mounts.enter_new_namespace()
     stage = root / STAGE
     stage.mkdir(exist_ok=True)
     mounts.mount("ubsim", stage, "tmpfs", "mode=0755")
@@ -118,7 +115,7 @@ def _enter(root: Path, pods_view: Path | None) -> None:
         (stage / name).mkdir()
         _merge(Path("/", name), root / name, stage / name, {root / UBCORE: pods_view} if pods_view else {})
     for name in LAID_OVER:
-        _bind(stage / name, Path("/", name))
+        mounts.bind(stage / name, Path("/", name))
 
 
 def _merge(machines: Path, nodes: Path, out: Path, instead: Mapping[Path, Path]) -> None:
@@ -128,7 +125,7 @@ def _merge(machines: Path, nodes: Path, out: Path, instead: Mapping[Path, Path])
         if own in instead:
             target.mkdir()
             if instead[own].is_dir():
-                _bind(instead[own], target)
+                mounts.bind(instead[own], target)
         elif _is_folder(own) and _is_folder(theirs):
             target.mkdir()
             _merge(theirs, own, target, instead)
@@ -148,14 +145,4 @@ def _show(source: Path, target: Path) -> None:
         target.mkdir()
     else:
         target.touch()
-    _bind(source, target)
-
-
-def _bind(source: Path, target: Path) -> None:
-    _check(_libc.mount(os.fsencode(source), os.fsencode(target), None, MS_BIND | MS_REC, None), str(target))
-
-
-def _check(result: int, what: str) -> None:
-    if result < 0:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number), what)
+    mounts.bind(source, target)

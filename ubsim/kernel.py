@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, replace
 from ubhost.errors import HostFault
 from ubhost.kernel.netns import inode, is_netns, living
 from ubhost.model import Eid
-from ubhost.netlink import NLM_F_ACK, NLMSG_DONE, STATUS, Frame, Malformed, acknowledgement, frames
+from ubhost.netlink import NLM_F_ACK, NLM_F_MULTI, NLMSG_DONE, STATUS, Frame, Malformed, acknowledgement, frames
 from ubhost.ubcore.message import Attribute, Command, Message, Value, decode
 from ubsim.argument import DUMPS, Argument
 from ubsim.cables import Obituaries
@@ -27,7 +27,6 @@ from ubsim.ubcore import Refused, Ubcore
 from ubsim.views import Views
 
 LOG_LENGTH = 4096
-NLM_F_MULTI = 0x2
 EID_PROGRESS = (1, 0)  # what UPDATE_EID_RET says: the fabric is asked, it is done
 OPERATIONS: Mapping[Command, str] = {
     Command.ADD_EID: "add_eid",

@@ -4,19 +4,13 @@ Source: ip-netns(8), network_namespaces(7).
 """
 
 import contextlib
-import ctypes
 import os
-import threading
 from pathlib import Path
 
 from ubhost.errors import Conflict, HostFault
 from ubhost.kernel import mounts
-from ubhost.kernel.netns import CLONE_NEWNET, open_netns
+from ubhost.kernel.netns import new_netns
 from ubsim.cables import Cables
-
-MS_BIND = 4096
-
-_libc = ctypes.CDLL(None, use_errno=True)
 
 
 def make(path: Path) -> None:
@@ -31,27 +25,21 @@ def make(path: Path) -> None:
         path.touch(0o444, exist_ok=False)
     except FileExistsError:
         raise Conflict(f"there is a network namespace {path} already") from None
-    failures: list[OSError] = []
-
-    def enter_and_pin() -> None:  # on a thread of its own, which never comes back
-        try:
-            if _libc.unshare(CLONE_NEWNET) < 0:
-                number = ctypes.get_errno()
-                raise OSError(number, os.strerror(number))
-            mounts.mount("/proc/thread-self/ns/net", path, "", flags=MS_BIND)
-        except OSError as error:
-            failures.append(error)
-
-    thread = threading.Thread(target=enter_and_pin, name=f"make {path.name}")
-    thread.start()
-    thread.join()
-    if failures:
+    try:
+        _pin_new(path)
+    except BaseException:
         path.unlink()
-        raise HostFault(f"cannot make network namespace {path}: {failures[0].strerror or failures[0]}") from failures[0]
-    descriptor = open_netns(str(path))
+        raise
+
+
+def _pin_new(path: Path) -> None:
+    descriptor = new_netns()
     try:
         with Cables(descriptor, path.name) as cables:
             cables.set_up(cables.require("lo").index, up=True)
+        mounts.bind(Path(f"/proc/self/fd/{descriptor}"), path)
+    except OSError as error:
+        raise HostFault(f"cannot keep a network namespace at {path}: {error.strerror}") from error
     finally:
         os.close(descriptor)
 

@@ -12,6 +12,9 @@ import fcntl
 import os
 import struct
 from dataclasses import dataclass
+from socket import AF_NETLINK
+
+from ubhost.kernel.netlink import NETLINK_GENERIC
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +33,6 @@ MACHINES = {
     "aarch64": Machine(0xC00000B7, seccomp=277, socket=198, sendto=206, sendmsg=211),
 }
 
-AF_NETLINK, NETLINK_GENERIC = 16, 16
 _MODE_FILTER, _NEW_LISTENER = 1, 8
 _ALLOW, _NOTIFY = 0x7FFF0000, 0x7FC00000
 _LOAD, _EQUAL, _RETURN = 0x20, 0x15, 0x06

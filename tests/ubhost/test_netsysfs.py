@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from ubhost.errors import HostFault
-from ubhost.kernel.netns import inode, living, own_inode
-from ubhost.kernel.netsysfs import new_netns, sysfs_of
+from ubhost.kernel.netns import inode, living, new_netns, own_inode
+from ubhost.kernel.netsysfs import sysfs_of
 
 pytestmark = pytest.mark.kernel
 

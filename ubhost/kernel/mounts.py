@@ -19,9 +19,8 @@ _OPEN_TREE_CLONE, _OPEN_TREE_CLOEXEC = 1, os.O_CLOEXEC
 _AT_EMPTY_PATH, _AT_RECURSIVE, _AT_FDCWD = 0x1000, 0x8000, -100
 _MOVE_MOUNT_F_EMPTY_PATH, _MOVE_MOUNT_T_EMPTY_PATH = 0x4, 0x40
 _MNT_DETACH, _UMOUNT_NOFOLLOW = 2, 8
-_MS_PRIVATE = 1 << 18
-
-
+_MS_BIND, _MS_REC, _MS_PRIVATE, _MS_SHARED = 1 << 12, 1 << 14, 1 << 18, 1 << 20
+_CLONE_NEWNS = 0x20000
 _ATIME = 0x70  # the atime choice is a field of several bits: clear it before setting one
 
 
@@ -95,10 +94,22 @@ def mount(source: str, target: Path, fstype: str, data: str = "", flags: int = 0
         raise _os_error(str(target))
 
 
+def bind(source: Path, target: Path) -> None:
+    """Show ``source``, with what is mounted below it, at ``target``, too."""
+    if _libc.mount(os.fsencode(source), os.fsencode(target), None, _MS_BIND | _MS_REC, None) != 0:
+        raise _os_error(str(target))
+
+
 def make_shared(target: Path) -> None:
     """Let mounts below ``target`` appear in the namespaces that share it, as kubelet's directories must."""
-    if _libc.mount(None, os.fsencode(target), None, 1 << 20, None) != 0:
+    if _libc.mount(None, os.fsencode(target), None, _MS_SHARED, None) != 0:
         raise _os_error(str(target))
+
+
+def enter_new_namespace() -> None:
+    """Give this process mounts of its own: no change of them shows outside, nor one made there inside."""
+    if _libc.unshare(_CLONE_NEWNS) != 0 or _libc.mount(None, b"/", None, _MS_REC | _MS_PRIVATE, None) != 0:
+        raise _os_error("mount namespace")
 
 
 def _syscall(name: str, number: int, *arguments: object) -> int:

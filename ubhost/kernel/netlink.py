@@ -20,6 +20,7 @@ from ubhost.netlink import (
     MAX_MESSAGE,
     NLM_F_ACK,
     NLM_F_DUMP,
+    NLM_F_MULTI,
     NLM_F_REQUEST,
     NLMSG_DONE,
     NLMSG_ERROR,
@@ -31,7 +32,6 @@ from ubhost.netlink import (
 )
 
 NETLINK_GENERIC = 16
-NLM_F_MULTI = 0x2
 
 GENL_ID_CTRL = 0x10
 CTRL_CMD_GETFAMILY, CTRL_VERSION = 3, 2

@@ -10,6 +10,7 @@ import errno
 import fcntl
 import os
 import stat
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -73,7 +74,7 @@ def visiting(fd: int) -> Iterator[None]:
     here = os.open(OWN, os.O_RDONLY | os.O_CLOEXEC)
     try:
         try:
-            _setns(fd)
+            enter(fd)
         except OSError as error:
             raise HostFault(f"cannot enter network namespace {inode(fd)}: {error.strerror}") from error
         try:
@@ -86,13 +87,42 @@ def visiting(fd: int) -> Iterator[None]:
 
 def _return(here: int) -> None:
     try:
-        _setns(here)
+        enter(here)
     except OSError:  # a thread lost in a pod's namespace must not serve the next request
         os.abort()
 
 
-def _setns(fd: int) -> None:  # os.setns from Python 3.12 on
-    if _libc.setns(fd, CLONE_NEWNET) < 0:
+def enter(fd: int) -> None:  # os.setns from Python 3.12 on
+    """Take this thread into the namespace ``fd`` for good. Raises ``OSError``."""
+    _checked(_libc.setns(fd, CLONE_NEWNET))
+
+
+def new_netns() -> int:
+    """Return the descriptor of a new network namespace; it dies with the last that refers to it.
+
+    Raises:
+        HostFault: the kernel refused.
+    """
+    result: list[int | OSError] = []
+
+    def make() -> None:  # a thread of its own: no way leads back from an unshared namespace without risk
+        try:
+            _checked(_libc.unshare(CLONE_NEWNET))
+            result.append(os.open(OWN, os.O_RDONLY | os.O_CLOEXEC))
+        except OSError as error:
+            result.append(error)
+
+    thread = threading.Thread(target=make, name="new-netns")
+    thread.start()
+    thread.join()
+    (made,) = result
+    if isinstance(made, OSError):
+        raise HostFault(f"cannot make a network namespace: {made.strerror}") from made
+    return made
+
+
+def _checked(result: int) -> None:
+    if result < 0:
         code = ctypes.get_errno()
         raise OSError(code, os.strerror(code))
 

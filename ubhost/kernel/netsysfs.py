@@ -9,13 +9,12 @@ Source: Linux fs/sysfs/mount.c; fsopen(2), fsmount(2).
 
 import ctypes
 import os
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from ubhost.errors import HostFault
-from ubhost.kernel.netns import CLONE_NEWNET, OWN, inode, visiting
+from ubhost.kernel.netns import inode, visiting
 
 SYS_FSOPEN, SYS_FSCONFIG, SYS_FSMOUNT = 430, 431, 432  # the same on every architecture
 FSOPEN_CLOEXEC, FSMOUNT_CLOEXEC = 1, 1
@@ -40,32 +39,6 @@ def sysfs_of(netns: int) -> Iterator[Path]:
         yield Path(f"/proc/self/fd/{mount}")
     finally:
         os.close(mount)
-
-
-def new_netns() -> int:
-    """Return the descriptor of a network namespace made for this call; it dies when the descriptor is closed.
-
-    Raises:
-        HostFault: the kernel refused.
-    """
-    result: list[int | OSError] = []
-
-    def make() -> None:  # a thread of its own: no way leads back from an unshared namespace without risk
-        try:
-            if _libc.unshare(CLONE_NEWNET) < 0:
-                code = ctypes.get_errno()
-                raise OSError(code, os.strerror(code))
-            result.append(os.open(OWN, os.O_RDONLY | os.O_CLOEXEC))
-        except OSError as error:
-            result.append(error)
-
-    thread = threading.Thread(target=make, name="new-netns")
-    thread.start()
-    thread.join()
-    (made,) = result
-    if isinstance(made, OSError):
-        raise HostFault(f"cannot make a network namespace: {made.strerror}") from made
-    return made
 
 
 def _mount_detached(netns: int) -> int:

@@ -11,8 +11,7 @@ from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
 from ubhost.errors import Busy, Conflict, HostFault, InvalidRequest, NotFound, Unsupported
-from ubhost.kernel.netns import inode, own_inode
-from ubhost.kernel.netsysfs import new_netns
+from ubhost.kernel.netns import inode, new_netns, own_inode
 from ubhost.model import Eid, UrmaDevice
 from ubhost.provider import Bandwidth, Device, EidSlot, Kind, Sharing
 from ubhost.providers.allocations import Allocations
