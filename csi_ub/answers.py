@@ -5,17 +5,15 @@ from collections.abc import Callable, Mapping
 from google.protobuf.timestamp_pb2 import Timestamp
 from ubproto.csi.v1 import csi_pb2
 
-from csi_ub.model import Group, Snapshot, Volume, VolumeType
-from csi_ub.pool import Pool
+from csi_ub.model import Group, Snapshot, Volume
 from ubhost.errors import UbError
 
 
-def volume(volume: Volume, pool: Pool, context: Mapping[str, str], place: Mapping[str, str]) -> csi_pb2.Volume:
-    """Return what the cluster keeps of a volume. The size is unknown (0) where no quota holds it."""
-    is_memory = volume.spec.type is VolumeType.MEMORY
+def volume(volume: Volume, capacity: int, context: Mapping[str, str], place: Mapping[str, str]) -> csi_pb2.Volume:
+    """Return what the cluster keeps of a volume; ``capacity`` in bytes, 0 is unknown."""
     answer = csi_pb2.Volume(
         volume_id=volume.id,
-        capacity_bytes=volume.size if pool.space.has_quota or is_memory else 0,
+        capacity_bytes=capacity,
         volume_context=context,
         accessible_topology=[csi_pb2.Topology(segments=place)],
     )

@@ -8,10 +8,8 @@ from ubproto.csi.v1 import csi_pb2, csi_pb2_grpc
 
 from csi_ub import parameters, topology
 from csi_ub.attaching import Attaching
-from csi_ub.engines.shm import refuse_growth
 from csi_ub.making import Making, places
-from csi_ub.model import VolumeType
-from csi_ub.ownvolumes import refuse_too_large, why_unsupported
+from csi_ub.ownvolumes import why_unsupported
 from csi_ub.paging import page
 from csi_ub.reasons import OutOfRange
 from csi_ub.requests import capabilities, capacity, required
@@ -127,12 +125,7 @@ class Controller(Making, Snapshots, Attaching, csi_pb2_grpc.ControllerServicer):
         volume, pool = self.own(request.volume_id)
         if sizes.limit and volume.size > sizes.limit:
             raise OutOfRange(f"volume {volume.id} has {volume.size} bytes already, more than {sizes.limit}")
-        wanted = sizes.required or sizes.limit
-        if volume.spec.type is VolumeType.MEMORY:
-            refuse_growth(volume, wanted)
-        refuse_too_large(replace(volume, size=max(0, wanted - volume.size)), pool)
-        grown = pool.grow(volume.id, wanted)
-        self.engine(grown).grown(grown, pool)
+        grown = self.engine(volume).grow(volume, pool, sizes.required or sizes.limit)
         return csi_pb2.ControllerExpandVolumeResponse(capacity_bytes=grown.size, node_expansion_required=False)
 
     def ControllerModifyVolume(

@@ -8,9 +8,8 @@ import grpc
 from ubproto.csi.v1 import csi_pb2
 
 from csi_ub import parameters, topology
-from csi_ub.engines.shm import ShmEngine
 from csi_ub.model import CapacityRange, Source, Volume
-from csi_ub.ownvolumes import OwnVolumes, refuse_too_large, why_unsupported
+from csi_ub.ownvolumes import OwnVolumes, why_unsupported
 from csi_ub.pool import Pool
 from csi_ub.reasons import OutOfRange
 from csi_ub.requests import capabilities, capacity, required
@@ -81,13 +80,7 @@ class Making(OwnVolumes):
             raise Unsupported("a volume with replicas: 3 cannot be made from a snapshot or a volume yet: copy in a pod")
         engine = self.choose(want.spec)
         want = replace(want, pool=pool.name, size=_size(sizes, least), engine=engine.name)
-        if isinstance(engine, ShmEngine):
-            if want.source:
-                raise Unsupported(f"memory starts empty: {want.source} can only be copied into it by a pod")
-            want = replace(want, size=engine.room_for(want.size, sizes.limit, want.spec.namespace))
-        else:
-            refuse_too_large(want, pool)
-        return pool.create(want), pool
+        return pool.create(replace(want, size=engine.room_for(want, sizes.limit, pool))), pool
 
     def _origin(self, source: Source) -> tuple[int, Pool]:
         """Return the bytes that a copy of ``source`` needs at least, and the pool that has it.

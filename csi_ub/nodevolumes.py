@@ -14,8 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from csi_ub import propagation
-from csi_ub.engines.base import Reach
-from csi_ub.engines.shm import ShmEngine
+from csi_ub.engines.base import Engine, Reach
 from csi_ub.locks import hold
 from csi_ub.memory import handover
 from csi_ub.model import AccessMode, Attachment, Capability, Consistency, VolumeType
@@ -84,7 +83,8 @@ class NodeVolumes:
         with hold(self._locks, f"volume {volume_id}"):
             reach = self.volumes.find(volume_id, context)
             # Whoever publishes says whether pods write; where they must not, nothing can from the start.
-            use = _use(capability, reach.context, is_read_only=is_read_only_on(reach.context, self.volumes.node))
+            is_read_only = is_read_only_on(reach.context, self.volumes.node)
+            use = _use(capability, self.volumes.engine(reach), reach.context, is_read_only=is_read_only)
             with self._source(reach) as (source, origin, table):
                 before = self._records.read(volume_id)
                 record = _with_origin(before or NodeRecord(volume_id, dict(reach.context), origin), origin)
@@ -148,10 +148,10 @@ class NodeVolumes:
             if record is None:
                 self.volumes.find(volume_id, context)
                 raise NotStaged(f"volume {volume_id} is not staged on node {self.volumes.node}")
-            use = _use(capability, record.context, is_read_only=readonly)
+            reach, staged = self.volumes.again(volume_id, record.context), canonical(staging)
+            use = _use(capability, self.volumes.engine(reach), record.context, is_read_only=readonly)
             if not use.attributes & Attribute.RDONLY:
                 refuse_writing(volume_id, record.context, self.volumes.node)
-            reach, staged = self.volumes.again(volume_id, record.context), canonical(staging)
             record = self._revived(record, reach, staged)
             table = mountinfo.read()
             seen = see(target, table)
@@ -195,11 +195,8 @@ class NodeVolumes:
 
     def _hand_over(self, reach: Reach, context: Mapping[str, str], target: Path, use: Use) -> None:
         """Let nri-qos know which device nodes of a memory volume the pod must be able to open."""
-        engine = self.volumes.engine(reach)
-        if not isinstance(engine, ShmEngine):
-            return
         pod = handover.pod_of(context, str(target))
-        if pod and (nodes := engine.devices(reach.volume)):
+        if pod and (nodes := self.volumes.engine(reach).devices(reach)):
             is_read_only = bool(use.attributes & Attribute.RDONLY)
             handover.write(self.run, pod, reach.volume, nodes, is_read_only=is_read_only)
 
@@ -283,7 +280,7 @@ def _still_published(record: NodeRecord, table: Table) -> list[str]:
     return sorted(mounted & set(record.published))
 
 
-def _use(capability: Capability, context: Mapping[str, str], *, is_read_only: bool) -> Use:
+def _use(capability: Capability, engine: Engine, context: Mapping[str, str], *, is_read_only: bool) -> Use:
     """Return the use that a call asks for. Pods never write to a model: its versions come by ``ubnode model push``.
 
     Raises:
@@ -292,8 +289,8 @@ def _use(capability: Capability, context: Mapping[str, str], *, is_read_only: bo
     """
     kind = VolumeType(context.get("type", VolumeType.FILESYSTEM.value))
     granted = attributes(capability, is_read_only=is_read_only or kind is VolumeType.MODEL)
-    if kind is VolumeType.MEMORY:
-        granted &= ~Attribute.NODEV  # device nodes are what it consists of, all made by us
+    if engine.has_devices:
+        granted &= ~Attribute.NODEV  # all made by us
     if why := unsupported([capability], kind, Consistency(context.get("consistency", Consistency.STRONG.value))):
         raise Unsupported(why)
     return Use(capability.mode, granted, capability.mount_group)

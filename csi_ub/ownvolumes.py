@@ -8,7 +8,7 @@ from csi_ub.model import Capability, Spec, Volume
 from csi_ub.pool import Pool
 from csi_ub.uses import unsupported
 from csi_ub.volumes import Volumes
-from ubhost.errors import Exhausted, NotFound
+from ubhost.errors import NotFound
 
 
 class OwnVolumes:
@@ -65,13 +65,9 @@ class OwnVolumes:
     def answer(self, volume: Volume, pool: Pool) -> csi_pb2.Volume:
         engine = self.engine(volume)
         key = topology.SUPERNODE if engine.spans_machines else topology.NODE
-        return answers.volume(volume, pool, engine.context(volume, pool), {key: self.volumes.place[key]})
+        capacity, place = engine.capacity(volume, pool), {key: self.volumes.place[key]}
+        return answers.volume(volume, capacity, engine.context(volume, pool), place)
 
 
 def why_unsupported(wanted: tuple[Capability, ...], spec: Spec) -> str:
     return unsupported(wanted, spec.type, spec.consistency)
-
-
-def refuse_too_large(want: Volume, pool: Pool) -> None:
-    if pool.space.has_quota and want.size > (available := pool.space.available(pool.path)):
-        raise Exhausted(f"pool {pool.name!r} has {available} bytes left, not {want.size}")

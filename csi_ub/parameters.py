@@ -12,6 +12,7 @@ from ubhost.errors import InvalidRequest, Unsupported
 E = TypeVar("E", bound=Enum)
 _KEYS = frozenset({"type", "consistency", "replicas", "pool", "engine", "maxStaleness", "writers", "switchPolicy"})
 REPLICATING = "glusterfs"  # the engine that keeps more than one replica
+SHARED_MEMORY = "ub-shm"  # the engine of type memory, and of no other
 MUTABLE = "maxStaleness"
 _SHORTEST_S = 3.0  # below that Syncthing cannot keep its word: it collects changes for a second, and hashes them
 _LONGEST_S = 86400.0
@@ -24,7 +25,6 @@ _ABSENT: Mapping[str, Mapping[str, str]] = {
     "consistency": {"close-to-open": "no engine for NFS; strong and eventual are there"},
     "engine": {"ub-block": "no shared SSU namespaces"},
 }
-_SHARED_MEMORY = "ub-shm"
 _NAMESPACE = "csi.storage.k8s.io/pvc/namespace"
 _FROM_KUBERNETES = "csi.storage.k8s.io/"  # sidecars and kubelet add names of the claim or the pod below this prefix
 
@@ -70,7 +70,7 @@ def parse(parameters: Mapping[str, str], pools: frozenset[str]) -> Spec:
 def _misfits(spec: Spec, given: Mapping[str, str]) -> Iterator[str]:
     """Yield what does not go together."""
     is_memory, is_eventual = spec.type is VolumeType.MEMORY, spec.consistency is Consistency.EVENTUAL
-    if spec.engine and (spec.engine == _SHARED_MEMORY) is not is_memory:
+    if spec.engine and (spec.engine == SHARED_MEMORY) is not is_memory:
         yield f"engine {spec.engine!r} is not for type {spec.type.value}"
     if spec.replicas > 1 and (is_eventual or spec.engine not in ("", REPLICATING)):
         yield f"replicas 3 is for consistency strong and engine {REPLICATING} only"
@@ -87,7 +87,7 @@ def _misfits(spec: Spec, given: Mapping[str, str]) -> Iterator[str]:
 def engine(spec: Spec) -> str:
     """Return the engine that a volume needs; "" if any will do that keeps its promise."""
     if spec.type is VolumeType.MEMORY:
-        return _SHARED_MEMORY
+        return SHARED_MEMORY
     return spec.engine or (REPLICATING if spec.replicas > 1 else "")
 
 

@@ -16,10 +16,10 @@ from csi_ub.locks import hold
 from csi_ub.model import Attachment, Group, Replica, Snapshot, Volume, VolumeType, owner_tag
 from csi_ub.pools.base import Space, Usage
 from csi_ub.pools.copy import remove_tree
-from csi_ub.reasons import InUse
+from csi_ub.reasons import InUse, OutOfRange
 from csi_ub.shelf import VERSION, Shelf
 from ubhost import statefile
-from ubhost.errors import HostFault, NotFound
+from ubhost.errors import Exhausted, HostFault, NotFound
 from ubhost.kernel import mountinfo
 from ubhost.kernel.beneath import open_beneath
 
@@ -67,6 +67,11 @@ class Pool:
         """Raise ``HostFault`` if the pool directory has gone; touches no volume."""
         if not self.volumes.home.is_dir():
             raise HostFault(f"pool {self.name!r} has no directory {self.volumes.home}")
+
+    def refuse_too_large(self, size: int) -> None:
+        """Raise ``Exhausted`` if the pool has not ``size`` bytes left: another node may have."""
+        if size > (left := self.space.available(self.path)):
+            raise Exhausted(f"pool {self.name!r} has {left} bytes left, not {size}")
 
     def create(self, want: Volume) -> Volume:
         """Make a volume; see ``Shelf.create``.
@@ -147,11 +152,17 @@ class Pool:
 
         Raises:
             NotFound: no such volume.
+            OutOfRange: the pool has not so many left.
         """
 
         def change(volume: Volume) -> Volume:
             if volume.size >= size:
                 return volume
+            left = self.space.available(self.path)
+            if size - volume.size > left:
+                raise OutOfRange(
+                    f"volume {volume_id} of {volume.size} bytes cannot have {size}: its pool has {left} left"
+                )
             self.space.resize(self.volumes.home / volume_id / "share", size)
             return replace(volume, size=size)
 

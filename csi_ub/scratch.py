@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from csi_ub.locks import hold
 from csi_ub.model import Capability, Spec, Volume
 from csi_ub.nodevolumes import NodeVolumes
-from csi_ub.ownvolumes import refuse_too_large
 from csi_ub.parameters import by_people
 from csi_ub.pool import Pool
 from csi_ub.reasons import OutOfRange
@@ -85,7 +84,7 @@ class Scratch:
             created=int(time.time()),
             is_inline=True,
         )
-        refuse_too_large(want, pool)
+        pool.refuse_too_large(size)
         with pool.volumes.name_lock(want.name):
             return pool.create(want), pool
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from csi_ub.engines.base import Engine
 from csi_ub.model import Consistency
+from csi_ub.parameters import SHARED_MEMORY
 from ubhost.errors import InvalidRequest, Unsupported
 
 # Which engines keep which promise, the best first. What is strong is eventual too: with no peers a bind mount does.
@@ -12,7 +13,6 @@ _KEEPERS = {
     Consistency.STRONG: ("glusterfs", "bind"),
     Consistency.EVENTUAL: ("syncthing", "bind"),
 }
-_SHARED_MEMORY = "ub-shm"  # keeps both, each in its way; never chosen for files
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Engines:
         names = _KEEPERS[consistency]
         if wanted:
             engine = self.named(wanted)
-            if wanted not in names and wanted != _SHARED_MEMORY:
+            if wanted not in names and wanted != SHARED_MEMORY:  # that keeps both, each in its way
                 raise InvalidRequest(f"engine {wanted!r} is not for consistency {consistency.value}")
             engine.check(replicas)
             return engine

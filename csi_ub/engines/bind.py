@@ -6,54 +6,25 @@ strong by construction. It cannot reach another machine.
 """
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 
-from csi_ub.engines.base import Reach, volume_context
+from csi_ub.engines.base import Engine, Reach, volume_context
 from csi_ub.model import Attachment, Volume
-from csi_ub.peers.channel import Verb
 from csi_ub.pool import Pool
 from csi_ub.pools.base import Usage
 from ubhost.errors import NotFound, Unsupported
 
 
-class BindEngine:
+class BindEngine(Engine):
     name = "bind"
     spans_machines = False
-
-    def check(self, replicas: int = 1) -> None:
-        """It needs nothing."""
-
-    def resume(self) -> None:
-        """Nothing runs."""
-
-    def verbs(self) -> Mapping[str, Verb]:
-        return {}
-
-    def tidy(self, find: Callable[[str], Volume | None]) -> None:
-        """Nothing is left over."""
-
-    def prepare(self, volume: Volume, pool: Pool) -> Volume:
-        return volume
-
-    def look_after(self, volume: Volume, pool: Pool) -> None:
-        """Nothing runs."""
-
-    def grown(self, volume: Volume, pool: Pool) -> None:
-        """Nobody else keeps it."""
-
-    def check_current(self, volume: Volume, pool: Pool) -> None:
-        """There is one copy."""
 
     def fence(self, volume: Volume, pool: Pool) -> None:
         if volume.fenced:
             raise Unsupported(
                 f"volume {volume.id} is a bind mount, which can only be taken from node {volume.fenced[-1]} by itself"
             )
-
-    def expel(self, volume: Volume, pool: Pool, node: str) -> None:
-        with pool.share(volume.id) as share:
-            share.detach(node)
 
     def context(self, volume: Volume, pool: Pool) -> Mapping[str, str]:
         return {**volume_context(self.name, volume), "path": str(pool.path)}
@@ -66,9 +37,6 @@ class BindEngine:
         with _pool(reach).share(reach.volume) as share:
             share.attach(attachment)
 
-    def is_alive(self, reach: Reach) -> bool:
-        return True  # there is no daemon that could die
-
     def verify(self, reach: Reach) -> None:
         _record(reach)
         os.close(self.stage(reach))
@@ -79,15 +47,6 @@ class BindEngine:
     def detach(self, reach: Reach, node: str) -> None:
         with suppress(NotFound), _pool(reach).share(reach.volume) as share:
             share.detach(node)
-
-    def refuse_copies(self, volume: Volume) -> None:
-        """There is none."""
-
-    def forget(self, volume: Volume, pool: Pool) -> None:
-        """Nothing is kept beside the files."""
-
-    def retire(self, volume: Volume, pool: Pool) -> None:
-        """Nothing runs for it."""
 
 
 def _pool(reach: Reach) -> Pool:

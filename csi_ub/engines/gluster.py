@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from csi_ub import programs
-from csi_ub.engines.base import Reach, volume_context
+from csi_ub.engines.base import Engine, Reach, volume_context
 from csi_ub.engines.bricks import Share
 from csi_ub.engines.clients import Clients, Place, sites
 from csi_ub.engines.replication import Replication
@@ -32,7 +32,7 @@ from ubhost.errors import HostFault, NotFound, UbError, Unsupported
 
 
 @dataclass(frozen=True, slots=True)
-class GlusterEngine:
+class GlusterEngine(Engine):
     """``replicas`` is what this node keeps for others, ``replication`` what others keep for this node."""
 
     node: str
@@ -50,9 +50,6 @@ class GlusterEngine:
             self.replication.check()
         if not self.replication.peers.hosts:
             raise Unsupported("engine glusterfs needs peers in the configuration of the driver")
-
-    def resume(self) -> None:
-        """Bricks are started by ``look_after``, and clients when they are needed."""
 
     def verbs(self) -> Mapping[str, Verb]:
         kept = self.replicas
@@ -81,8 +78,10 @@ class GlusterEngine:
         if volume.port:  # without one its CreateVolume is not answered yet, and will be repeated
             self.prepare(volume, pool)
 
-    def grown(self, volume: Volume, pool: Pool) -> None:
-        self.replication.tell(volume)
+    def grow(self, volume: Volume, pool: Pool, size: int) -> Volume:
+        grown = pool.grow(volume.id, size)
+        self.replication.tell(grown)
+        return grown
 
     def check_current(self, volume: Volume, pool: Pool) -> None:
         self.replication.refuse_behind(volume)
@@ -159,9 +158,6 @@ class GlusterEngine:
         self.replicas.healers.stop(volume.id)
         self.replicas.bricks.stop(volume.id)
         self.clients.drop(volume.id)  # left over where a node was shut out
-
-    def refuse_copies(self, volume: Volume) -> None:
-        """A volume that can be switched has one replica: all of it is here."""
 
     def forget(self, volume: Volume, pool: Pool) -> None:
         """Remove the brick's index and its marks on files: whoever works on the files without it makes them wrong."""

@@ -9,15 +9,15 @@ exporter. Which nodes use the memory is UBSE's knowledge; of ours the record has
 """
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from csi_ub.engines.base import Reach, volume_context
+from csi_ub.engines.base import Engine, Reach, volume_context
 from csi_ub.memory import folder, sizes
 from csi_ub.model import Attachment, Consistency, Volume
-from csi_ub.peers.channel import Verb
+from csi_ub.parameters import SHARED_MEMORY
 from csi_ub.pool import Pool
 from csi_ub.pools.base import Usage
 from csi_ub.reasons import InUse
@@ -27,7 +27,7 @@ from ubhost.ubse.shm import Shm, ShmCreate
 
 
 @dataclass(frozen=True, slots=True)
-class ShmEngine:
+class ShmEngine(Engine):
     """``dev`` has the device nodes, ``run`` the folders that pods see; ``quotas`` are bytes by namespace."""
 
     ubse: Ubse
@@ -35,8 +35,9 @@ class ShmEngine:
     run: Path
     quotas: Mapping[str, int]
 
-    name = "ub-shm"
+    name = SHARED_MEMORY
     spans_machines = True
+    has_devices = True
 
     def check(self, replicas: int = 1) -> None:
         if replicas > 1:
@@ -46,24 +47,12 @@ class ShmEngine:
         except UbError as error:
             raise Unsupported(f"no shared UB memory on this node: {error}") from error
 
-    def resume(self) -> None:
-        """UBSE keeps what is attached."""
-
-    def verbs(self) -> Mapping[str, Verb]:
-        return {}
-
-    def tidy(self, find: Callable[[str], Volume | None]) -> None:
-        """Nothing is left lying about."""
-
-    def room_for(self, size: int, limit: int, namespace: str) -> int:
-        """Return the bytes that a volume of ``size`` gets.
-
-        Raises:
-            OutOfRange: whole blocks of it are more than ``limit``.
-            Exhausted: that is over the quota of the namespace.
-        """
-        found = sizes.rounded(size, limit)
-        sizes.refuse_over_quota(namespace, found, self.ubse.shms(), self.quotas)
+    def room_for(self, want: Volume, limit: int, pool: Pool) -> int:
+        """Return whole blocks; what bounds them is the quota of the namespace, not the pool."""
+        if want.source:
+            raise Unsupported(f"memory starts empty: {want.source} can only be copied into it by a pod")
+        found = sizes.rounded(want.size, limit)
+        sizes.refuse_over_quota(want.spec.namespace, found, self.ubse.shms(), self.quotas)
         return found
 
     def prepare(self, volume: Volume, pool: Pool) -> Volume:
@@ -81,11 +70,16 @@ class ShmEngine:
             raise
         return volume
 
-    def look_after(self, volume: Volume, pool: Pool) -> None:
-        """Memory that went with its exporter is not made again: it would be empty, and nobody would know."""
+    # There is no ``look_after``: memory that went with its exporter would be empty if it was made again, and nobody
+    # would know.
 
-    def grown(self, volume: Volume, pool: Pool) -> None:
-        """It does not grow, see ``refuse_growth``."""
+    def capacity(self, volume: Volume, pool: Pool) -> int:
+        return volume.size
+
+    def grow(self, volume: Volume, pool: Pool, size: int) -> Volume:
+        if size > volume.size:  # the nodes that map it would not see it
+            raise Unsupported(f"volume {volume.id} is memory of {volume.size} bytes: it cannot grow")
+        return volume
 
     def check_current(self, volume: Volume, pool: Pool) -> None:
         raise Unsupported(f"volume {volume.id} is memory: it has no snapshots and no clones, copy it in a pod")
@@ -93,10 +87,6 @@ class ShmEngine:
     def fence(self, volume: Volume, pool: Pool) -> None:
         if volume.fenced:
             raise Unsupported(f"volume {volume.id} is memory: a node that has it attached cannot be shut out")
-
-    def expel(self, volume: Volume, pool: Pool, node: str) -> None:
-        with pool.share(volume.id) as share:
-            share.detach(node)
 
     def context(self, volume: Volume, pool: Pool) -> Mapping[str, str]:
         return {**volume_context(self.name, volume), "size": str(volume.size)}
@@ -111,9 +101,6 @@ class ShmEngine:
         if reach.pool:  # of the others UBSE knows that they have it
             with reach.pool.share(reach.volume) as share:
                 share.attach(attachment)
-
-    def is_alive(self, reach: Reach) -> bool:
-        return True  # there is no daemon that could die
 
     def verify(self, reach: Reach) -> None:
         memory = self.ubse.get_shm(_name(reach.volume))
@@ -134,12 +121,6 @@ class ShmEngine:
             with suppress(NotFound), reach.pool.share(reach.volume) as share:
                 share.detach(node)
 
-    def refuse_copies(self, volume: Volume) -> None:
-        """There is none."""
-
-    def forget(self, volume: Volume, pool: Pool) -> None:
-        """Nothing is kept beside the files."""
-
     def retire(self, volume: Volume, pool: Pool) -> None:
         with suppress(NotFound):
             memory: Shm = self.ubse.get_shm(_name(volume.id))
@@ -147,18 +128,11 @@ class ShmEngine:
                 raise InUse(f"volume {volume.id} is in use on node {', '.join(memory.nodes)}")
             self.ubse.delete_shm(memory.name)
 
-    def devices(self, volume_id: str) -> tuple[str, ...]:
-        """Return the names of the volume's device nodes on this node, by the word of UBSE."""
-        return folder.devices(self.ubse.get_shm(_name(volume_id)), self.dev)
+    def devices(self, reach: Reach) -> tuple[str, ...]:
+        return folder.devices(self.ubse.get_shm(_name(reach.volume)), self.dev)  # a pod can change its folder
 
     def _place(self, volume_id: str) -> Path:
         return self.run / volume_id
-
-
-def refuse_growth(volume: Volume, size: int) -> None:
-    """Raise ``Unsupported`` if a memory volume is asked to grow: the nodes that map it would not see it."""
-    if size > volume.size:
-        raise Unsupported(f"volume {volume.id} is memory of {volume.size} bytes: it cannot grow")
 
 
 def _name(volume_id: str) -> str:

@@ -14,13 +14,13 @@ all nodes that use the model.
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from csi_ub import programs
-from csi_ub.engines.base import Reach, volume_context
+from csi_ub.engines.base import Engine, Reach, volume_context
 from csi_ub.locks import hold
 from csi_ub.model import Attachment, Volume, VolumeType, is_own_id, owner_tag
 from csi_ub.models.follower import Follower
@@ -41,7 +41,7 @@ _FIRST_SYNC_S = 12.0
 
 
 @dataclass(frozen=True, slots=True)
-class SyncthingEngine:
+class SyncthingEngine(Engine):
     """The eventual volumes of node ``node``: its own in its pools, copies of others' where ``keeper`` keeps them."""
 
     node: str
@@ -71,9 +71,6 @@ class SyncthingEngine:
         volume = str(asked.get("volume"))
         return {"has": is_own_id(volume) and (self.keeper.replicas / volume).is_dir()}
 
-    def tidy(self, find: Callable[[str], Volume | None]) -> None:
-        """Nothing is left over."""
-
     def prepare(self, volume: Volume, pool: Pool) -> Volume:
         share = pool.volumes.home / volume.id / "share"
         self._share_folder(volume.id, share, _terms(volume.owner, self.context(volume, pool)))
@@ -81,19 +78,6 @@ class SyncthingEngine:
 
     def look_after(self, volume: Volume, pool: Pool) -> None:
         self.prepare(volume, pool)
-
-    def grown(self, volume: Volume, pool: Pool) -> None:
-        """Copies have no quota of their own."""
-
-    def check_current(self, volume: Volume, pool: Pool) -> None:
-        """The owner's copy is as good as any."""
-
-    def fence(self, volume: Volume, pool: Pool) -> None:
-        """No node has an eventual volume for itself, so none has to be shut out."""
-
-    def expel(self, volume: Volume, pool: Pool, node: str) -> None:
-        with pool.share(volume.id) as share:
-            share.detach(node)
 
     def context(self, volume: Volume, pool: Pool) -> Mapping[str, str]:
         context = {**volume_context(self.name, volume), "maxStaleness": f"{volume.spec.max_staleness_s:g}s"}
@@ -112,9 +96,6 @@ class SyncthingEngine:
     def attach(self, reach: Reach, attachment: Attachment) -> None:
         with self._open(reach) as share:
             share.attach(attachment)
-
-    def is_alive(self, reach: Reach) -> bool:
-        return True  # the copy is this node's own
 
     def verify(self, reach: Reach) -> None:
         if not self.daemon.is_running():

@@ -254,7 +254,7 @@ def test_a_pod_is_let_in_before_it_gets_the_volume_so_that_no_kill_comes_between
         def attach(self, reach: Reach, attachment: Attachment) -> None:
             """Everybody may."""
 
-        def devices(self, volume_id: str) -> tuple[str, ...]:
+        def devices(self, reach: Reach) -> tuple[str, ...]:
             seen.append(mountinfo.at(mountinfo.read(), target))
             return ("obmm_shmdev3",)
 
