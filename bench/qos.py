@@ -49,13 +49,19 @@ def run(qos: str, seconds: float, rounds: int, per_socket: int) -> list[Row]:
     e2e.check_programs()
     guest = image.ensure(e2e.say)
     lines = bytearray()
+
+    def seen(data: bytes) -> None:
+        lines.extend(data)
+        sys.stderr.buffer.write(data)  # each measurement as it ends: minutes pass until the table
+        sys.stderr.flush()
+
     command = ["python3", "/mnt/payload/bench/qos_inside.py", "--qos", qos, "--cpus", str(per_socket)]
     command += ["--seconds", str(seconds), "--rounds", str(rounds)]
     parts = [*e2e.parts(), (REPO / "bench/qos_inside.py", "bench/qos_inside.py")]
     with e2e.one_at_a_time(), payload(*parts) as disk:
         spec = Spec(guest, disk, cpus_per_socket=per_socket)
         with Machine(spec, e2e.OUTPUT) as machine:
-            done = machine.run(*command, timeout_s=3600, env=e2e.INSIDE_ENV, seen=lines.extend)
+            done = machine.run(*command, timeout_s=3600, env=e2e.INSIDE_ENV, seen=seen)
     if done.exit:
         sys.exit(f"the guest's part ended with {done.exit}: {lines.decode(errors='replace')[-3000:]}")
     last = [line for line in lines.decode().splitlines() if line.startswith("[")][-1]
