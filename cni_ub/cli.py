@@ -12,6 +12,7 @@ from ubhost import log, providers
 from ubhost.ledger import Ledger
 from ubhost.provider import Provider
 from ubhost.roots import Roots
+from ubhost.show.table import table
 
 COLUMNS = ("DEVICE", "POD", "CONTAINER", "INTERFACE", "NETWORK", "ADDRESSES", "SINCE", "STATE")
 
@@ -26,13 +27,8 @@ def main(argv: Sequence[str]) -> int:
     rows = [_row(finding, repaired=arguments.repair) for finding in findings]
     if arguments.json:
         print(json.dumps({"attachments": rows}, indent=2))
-    elif rows:
-        _print_table([tuple(str(row[column.lower()]) for column in COLUMNS) for row in rows])
     else:
-        print("no attachments")
-    for finding in findings:
-        for problem in finding.problems:
-            print(f"{finding.record.device}: {problem}")
+        print(_shown(rows))
     return 1 if any(finding.problems for finding in findings) else 0
 
 
@@ -67,8 +63,9 @@ def _row(finding: Finding, *, repaired: bool) -> dict[str, Any]:
     }
 
 
-def _print_table(rows: Sequence[tuple[str, ...]]) -> None:
-    short = [(row[0], row[1], row[2][:13], *row[3:]) for row in rows]
-    widths = [max(len(row[at]) for row in (COLUMNS, *short)) for at in range(len(COLUMNS))]
-    for row in (COLUMNS, *short):
-        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+def _shown(rows: Sequence[dict[str, Any]]) -> str:
+    if not rows:
+        return "no attachments"
+    short = [{**row, "container": row["container"][:13]} for row in rows]
+    troubles = [f"{row['device']}: {problem}" for row in rows for problem in row["problems"]]
+    return "\n".join([table(COLUMNS, ([row[column.lower()] for column in COLUMNS] for row in short)), *troubles])

@@ -14,6 +14,7 @@ from csi_ub.syncthing import beats, conflicts
 from csi_ub.volumes import Volumes
 from ubhost.errors import UbError
 from ubhost.roots import Roots
+from ubhost.show.table import size, table
 
 Row = dict[str, object]
 _COLUMNS = {
@@ -49,7 +50,7 @@ def main(argv: Sequence[str]) -> int:
     if arguments.json:
         print(json.dumps(rows, indent=1))
     else:
-        print(_table(rows, columns) if rows else nothing)
+        print(table(columns.values(), ([_text(key, row[key]) for key in columns] for row in rows)) if rows else nothing)
     return 0
 
 
@@ -138,14 +139,6 @@ def _copy(volumes: Volumes, reach: Reach) -> Path | None:
     return share if share and share.is_dir() else None
 
 
-def _table(rows: Sequence[Row], columns: dict[str, str]) -> str:
-    lines = [list(columns.values()), *([_text(key, row[key]) for key in columns] for row in rows)]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(columns))]
-    return "\n".join(
-        "  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip() for line in lines
-    )
-
-
 def _text(key: str, value: object) -> str:
     """Return a value as people read it; what is not known is "-"."""
     match key, value:
@@ -153,19 +146,9 @@ def _text(key: str, value: object) -> str:
             return str(len(value))
         case _, list():
             return ",".join(map(str, value)) or "-"
-        case "size" | "used", _:
-            return size_text(value)
+        case "size" | "used", int():
+            return size(value)
         case "lag", float():
             return f"{value:.1f} s"
         case _:
             return "-" if value is None else str(value)
-
-
-def size_text(size: object) -> str:
-    """Return bytes for people; "-" if they are unknown."""
-    if not isinstance(size, int):
-        return "-"
-    amount, units = float(size), ["B", "KiB", "MiB", "GiB", "TiB"]
-    while amount >= 1024 and len(units) > 1:
-        amount, units = amount / 1024, units[1:]
-    return f"{amount:.0f} {units[0]}" if units[0] == "B" else f"{amount:.1f} {units[0]}"

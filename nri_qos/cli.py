@@ -16,11 +16,12 @@ from nri_qos.world import World
 from ubhost import config
 from ubhost.errors import Exhausted, InvalidRequest, NotFound, UbError
 from ubhost.roots import Roots
+from ubhost.show.table import table
 
 
 def main(argv: Sequence[str]) -> int:
     """Run one command; return its exit code. Errors of the domain are the caller's to print."""
-    args = _parser().parse_args(argv)
+    args = _parser().parse_args(argv, argparse.Namespace(json=False))  # before a subcommand, or after it
     if getattr(args, "watch", None) is None:
         print(_told(args))
     else:
@@ -30,25 +31,25 @@ def main(argv: Sequence[str]) -> int:
 
 def _told(args: argparse.Namespace) -> str:
     text, content = args.run(args)
-    return json.dumps(content, indent=2) if args.json else str(text)
+    return json.dumps(content, indent=2 if args.watch is None else None) if args.json else str(text)
 
 
 def _watch(args: argparse.Namespace) -> None:
     """Print it again and again until Ctrl-C; a daemon that is away may come back."""
-    clear = "\033[H\033[2J" if sys.stdout.isatty() else ""
+    clear = "\033[H\033[2J" if sys.stdout.isatty() and not args.json else ""
     with contextlib.suppress(KeyboardInterrupt):
         while True:
             try:
                 told = _told(args)
             except UbError as error:
-                told = str(error)
+                told = json.dumps({"error": str(error)}) if args.json else str(error)
             print(f"{clear}{told}", flush=True)
             time.sleep(args.watch)
 
 
 def _parser() -> argparse.ArgumentParser:
     as_json = argparse.ArgumentParser(add_help=False)
-    as_json.add_argument("--json", action="store_true", help="as JSON")
+    as_json.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help="as JSON")
     parser = argparse.ArgumentParser(
         prog="ubnode qos", parents=[as_json], description="What runs on this node, by class; without COMMAND, now."
     )
@@ -91,7 +92,7 @@ def _show(_: argparse.Namespace) -> Shown:
     status = serve.ask(Roots.from_environ().run)
     head = ("POD", "CLASS", "CPUS", "USED", "LIMIT", "WAITS", "THROTTLED", "MEMORY")
     rows = [_live_cells(pod) for pod in sorted(status["pods"], key=lambda pod: (pod["class"], _name(pod)))]
-    return f"{table((head, *rows))}\n\n{_summary(status['state'])}", status
+    return f"{table(head, rows)}\n\n{_summary(status['state'])}", status
 
 
 def _live_cells(pod: dict[str, Any]) -> tuple[str, ...]:
@@ -168,14 +169,14 @@ def _node(args: argparse.Namespace) -> Shown:
     users = [user for user in users if user["bytes"] or user["bound"]]
     users.sort(key=lambda user: (-user["bytes"], user["pod"]))
     rows = [(u["pod"], u["class"], _mib(u["bytes"]), " ".join(u["bound"]) or "-") for u in users]
-    text = table((("POD", "CLASS", "MEMORY", "ALLOWED IN"), *rows)) if rows else f"nobody uses NUMA node {args.number}"
+    text = table(("POD", "CLASS", "MEMORY", "ALLOWED IN"), rows) if rows else f"nobody uses NUMA node {args.number}"
     return text, users
 
 
 def _show_plan(args: argparse.Namespace) -> Shown:
     rows = list(_plan(args))
     head = ("POD", "CONTAINER", "CLASS", "WEIGHT", "CPUS", "MEMORY", "WHY")
-    return table((head, *(_cells(row) for row in rows))), rows
+    return table(head, map(_cells, rows)), rows
 
 
 def _name(pod: dict[str, Any]) -> str:
@@ -227,14 +228,6 @@ def _documents(file: str) -> list[object]:
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidRequest(f"cannot read {file}: {getattr(error, 'strerror', None) or error}") from error
     return config.documents(text, where=file)
-
-
-def table(lines: Sequence[tuple[str, ...]]) -> str:
-    """Return ``lines``, the first of them the head, in columns."""
-    widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
-    )
 
 
 def _cells(row: dict[str, Any]) -> tuple[str, ...]:

@@ -16,6 +16,7 @@ import yaml
 from ubhost.errors import InvalidRequest
 
 C = TypeVar("C")
+LONGEST = 80  # characters of a wrong value that are shown
 
 
 def load(path: Path | None, kind: type[C]) -> C:
@@ -103,7 +104,12 @@ def _errors(content: object, kind: Any, at: str) -> Iterator[str]:
     try:
         msgspec.convert(content, kind)
     except msgspec.ValidationError as error:
-        yield f"{at}: {str(error).partition(' - at ')[0]}, got {content!r}"
+        yield f"{at}: {str(error).partition(' - at ')[0]}, got {_short(repr(content))}"
+
+
+def _short(text: str) -> str:
+    """A wrong file may be anything, and of any length."""
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
 
 
 def _dataclass_errors(content: dict[Any, Any], kind: Any, at: str) -> Iterator[str]:

@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from ubhost.errors import InvalidRequest
+
 
 @dataclass(frozen=True, slots=True)
 class Roots:
@@ -20,7 +22,15 @@ class Roots:
 
     @classmethod
     def from_environ(cls, environ: Mapping[str, str] = os.environ) -> "Roots":
-        return cls(Path(environ.get("UB_ROOT") or "/"))
+        """Return the host of ``UB_ROOT``.
+
+        Raises:
+            InvalidRequest: there is no such folder: work in it would look like that on a host without anything.
+        """
+        root = Path(environ.get("UB_ROOT") or "/")
+        if not root.is_dir():
+            raise InvalidRequest(f"UB_ROOT {root} is not a folder")
+        return cls(root)
 
     @property
     def sys(self) -> Path:

@@ -2,9 +2,15 @@
 
 Each command lives with what it is about and is imported only when called, so that ``ubnode show`` does not pay
 for gRPC. A command is a function ``(argv: Sequence[str]) -> int`` of its module: ``main``, unless named after a colon.
+
+What fails is one line on stderr, and with ``--json`` a document ``{"error": …}`` on stdout, too: a program reads JSON
+from us whatever happens. Exit codes: 0 done, 1 failed or not fit, 2 what was asked for makes no sense.
 """
 
+import contextlib
 import importlib
+import json
+import os
 import sys
 from collections.abc import Sequence
 
@@ -29,28 +35,56 @@ COMMANDS: dict[str, tuple[str, str]] = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; return its exit code: 0 done, 1 failed, 2 usage."""
+    """Run one command; return its exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    if not arguments or arguments[0] in ("-h", "--help"):
+    try:
+        code = _run(arguments)
+        _flush()
+    except UbError as error:
+        code = _failed(arguments, str(error), 2 if isinstance(error, InvalidRequest) else 1)
+    except KeyboardInterrupt:
+        code = 130
+    except BrokenPipeError:  # the reader of our pipe has seen enough
+        code = 0
+    except OSError as error:
+        code = _failed(arguments, str(error), 1)
+    try:
+        _flush()
+    except OSError:  # what is still buffered would fail again at the end, with a trace
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return code
+
+
+def _flush() -> None:
+    if sys.stdout:  # it may be closed from the start
+        sys.stdout.flush()
+
+
+def _run(arguments: Sequence[str]) -> int:
+    if not arguments:
+        print(_usage(), file=sys.stderr)
+        return 2
+    name, *rest = arguments
+    if name in ("-h", "--help"):
         print(_usage())
-        return 0 if arguments else 2
-    if arguments == ["--version"]:
+        return 0
+    if name == "--version":
         print(f"ubnode {version()}")
         return 0
-    name, *rest = arguments
     if name not in COMMANDS:
         print(f"ubnode: unknown command {name!r}\n\n{_usage()}", file=sys.stderr)
         return 2
     module, _, function = COMMANDS[name][0].partition(":")
-    try:
-        return int(getattr(importlib.import_module(module), function or "main")(rest))
-    except UbError as error:
-        print(f"ubnode {name}: {error}", file=sys.stderr)
-        return 2 if isinstance(error, InvalidRequest) else 1
-    except KeyboardInterrupt:
-        return 130
-    except BrokenPipeError:  # the reader of our pipe has seen enough
-        return 0
+    return int(getattr(importlib.import_module(module), function or "main")(rest))
+
+
+def _failed(arguments: Sequence[str], why: str, code: int) -> int:
+    name, *rest = arguments
+    print(f"ubnode {name}: {why}", file=sys.stderr)
+    if "--json" in rest[: rest.index("--") if "--" in rest else None]:
+        with contextlib.suppress(OSError):  # that may be what failed
+            print(json.dumps({"error": why}))
+    return code
 
 
 def _usage() -> str:

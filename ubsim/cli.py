@@ -48,7 +48,7 @@ def parser() -> argparse.ArgumentParser:
     made = commands.add_parser("generate", help="print a scenario of a given size")
     made.add_argument("--nodes", type=int, required=True, metavar="N", help="1 to 1024")
     made.add_argument("--devices", type=int, default=2, metavar="M", help="URMA devices of a node, default 2")
-    made.add_argument("--wiring", type=Wiring, choices=list(Wiring), default=Wiring.AUTO, metavar="KIND")
+    made.add_argument("--wiring", choices=[wiring.value for wiring in Wiring], default="auto")
     made.add_argument("--super-node-id", type=int, default=1, metavar="ID")
     return top
 
@@ -139,7 +139,7 @@ def main(argv: Sequence[str]) -> int:
             return inside.run(_node(handle(arguments.root), arguments.node), argv, arguments.netns)
         case "generate":
             asked = (arguments.nodes, arguments.devices)
-            print(generate(*asked, wiring=arguments.wiring, super_node_id=arguments.super_node_id), end="")
+            print(generate(*asked, wiring=Wiring(arguments.wiring), super_node_id=arguments.super_node_id), end="")
         case _:
             _order(handle(arguments.root), arguments)
     return 0

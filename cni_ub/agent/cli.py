@@ -14,6 +14,7 @@ from cni_ub.agent.settings import ConfMode, Settings
 from ubhost import config
 from ubhost.errors import UbError
 from ubhost.roots import Roots
+from ubhost.show.table import table
 
 
 def main(argv: Sequence[str]) -> int:
@@ -66,11 +67,8 @@ def _show(generator: ConfGenerator, *, as_json: bool) -> None:
         ]
         print(json.dumps({"folder": str(generator.folder), "files": rows}, indent=2))
         return
-    table = [("FILE", "NETWORK", "PLUGINS", "ROLE")]
-    table += [(f.name, f.network, ",".join(f.types), role) for f, role in zip(files, roles, strict=True)]
-    widths = [max(len(row[at]) for row in table) for at in range(4)]
-    for row in table:
-        print("  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip())
+    listed = [(f.name, f.network, ",".join(f.types), role) for f, role in zip(files, roles, strict=True)]
+    print(table(("FILE", "NETWORK", "PLUGINS", "ROLE"), listed))
 
 
 def _role(found: confplan.Found, primary: str | None) -> str:

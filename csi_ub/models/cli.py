@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from csi_ub.cli import size_text
 from csi_ub.connect import remembered
 from csi_ub.engines.syncthing import SyncthingEngine
 from csi_ub.models import manifest
@@ -20,6 +19,7 @@ from csi_ub.syncthing.keeper import standings
 from csi_ub.volumes import Volumes
 from ubhost.errors import NotFound
 from ubhost.roots import Roots
+from ubhost.show.table import size as size_text
 
 
 def main(argv: Sequence[str]) -> int:

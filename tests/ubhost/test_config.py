@@ -84,3 +84,10 @@ def test_what_is_not_a_yaml_mapping_is_refused_with_the_path(tmp_path: Path, tex
 def test_a_missing_file_is_refused_with_its_path(tmp_path: Path) -> None:
     with pytest.raises(InvalidRequest, match=r"none\.yaml"):
         config.load(tmp_path / "none.yaml", Sample)
+
+
+def test_a_file_that_is_something_else_is_not_repeated_in_the_error(tmp_path: Path) -> None:
+    with pytest.raises(InvalidRequest) as error:
+        load(tmp_path, "root:x:0:0 " * 1000)
+    assert "'root:x:0:0" in str(error.value)
+    assert len(str(error.value)) < 250

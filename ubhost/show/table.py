@@ -1,11 +1,14 @@
 """Columns for a terminal. Pure."""
 
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 
-def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Return left-aligned columns under ``header``; ``None`` is shown as ``-``, a wide character takes two cells."""
+def table(header: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
+    """Return left-aligned columns under ``header``; ``None`` is shown as ``-``, a wide character takes two cells.
+
+    Names come from pods and their files: what could steer a terminal is shown as ``?``.
+    """
     lines = [tuple(header), *(tuple(_cell(value) for value in row) for row in rows)]
     widths = [max(map(_width, column)) for column in zip(*lines, strict=True)]
     return "\n".join(
@@ -47,7 +50,8 @@ def ranges(values: Iterable[int]) -> str:
 
 
 def _cell(value: object) -> str:
-    return "-" if value is None or value == "" else str(value)
+    text = "-" if value is None or value == "" else str(value)
+    return text if text.isprintable() else "".join(c if c.isprintable() else "?" for c in text)
 
 
 def _width(text: str) -> int:

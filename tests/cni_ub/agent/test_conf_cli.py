@@ -27,10 +27,11 @@ def test_the_files_are_listed_with_what_they_are(folder: Path, capsys: pytest.Ca
     assert main(["conf"]) == 0
     assert [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()] == [
         "FILE NETWORK PLUGINS ROLE",
-        "00-multus.conf multus-cni-network multus-shim",
+        "00-multus.conf multus-cni-network multus-shim -",
         "00-ub-cni.conflist k8s-pod-network bridge,portmap,ub-cni ours",
         "10-calico.conflist k8s-pod-network bridge,portmap primary",
-        "99-broken.conf invalid: not JSON: Expecting property name enclosed in double quotes: line 1 column 2 (char 1)",
+        "99-broken.conf - - invalid: not JSON: Expecting property name enclosed in double quotes: line 1 column 2 "
+        "(char 1)",
     ]
     assert main(["conf", "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)
