@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from ubnode.install import cli
+
 Bundle = Callable[[str], Path]
 
 
@@ -41,6 +43,18 @@ def root(tmp_path: Path) -> Path:
     (root / "etc/containerd/config.toml").write_text('version = 2\n\n[plugins."io.containerd.grpc.v1.cri"]\n')
     (root / "etc/containerd/config.toml").chmod(0o640)
     return root
+
+
+def install(root: Path, bundle: Path, *components: str) -> None:
+    assert cli.install([*components, "--node-root", str(root), "--from", str(bundle)]) == 0
+
+
+def upgrade(root: Path, bundle: Path) -> None:
+    assert cli.upgrade(["--node-root", str(root), "--from", str(bundle)]) == 0
+
+
+def uninstall(root: Path, *arguments: str) -> None:
+    assert cli.uninstall([*arguments, "--node-root", str(root)]) == 0
 
 
 def listing(root: Path) -> dict[str, tuple[int, str]]:

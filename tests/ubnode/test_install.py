@@ -1,30 +1,26 @@
 """Installing, upgrading and uninstalling, on the files of a node below a folder."""
 
-import contextlib
+import fcntl
+import itertools
+import os
 import socket
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from cni_ub.agent import socketpath
-from tests.ubnode.conftest import Bundle, listing
+from tests.ubnode.conftest import Bundle, install, listing, uninstall, upgrade
 from ubhost.doctor.findings import ok, problem, warning
 from ubhost.errors import Busy, Conflict, HostFault, InvalidRequest
 from ubnode.install import cli
 from ubnode.install.layout import Component, Places
 from ubnode.install.node import Node
 from ubnode.install.operations import bring, take_off
+from ubnode.install.plan import Record
 from ubnode.install.steps import Step
 
 EVERY = [str(component) for component in Component]
-
-
-def install(root: Path, bundle: Path, *components: str) -> None:
-    assert cli.install([*components, "--node-root", str(root), "--from", str(bundle)]) == 0
-
-
-def uninstall(root: Path, *arguments: str) -> None:
-    assert cli.uninstall([*arguments, "--node-root", str(root)]) == 0
 
 
 def test_the_cni_plugin_is_reached_through_the_current_release(root: Path, bundle: Bundle) -> None:
@@ -63,24 +59,43 @@ def test_folders_that_were_made_go_and_folders_that_others_use_stay(tmp_path: Pa
     assert sorted(listing(root)) == ["opt", "opt/cni", "opt/cni/bin", "opt/cni/bin/loopback"]
 
 
-def test_a_dry_run_tells_all_and_changes_nothing(
+def said(capsys: pytest.CaptureFixture[str]) -> list[str]:
+    return capsys.readouterr().out.splitlines()
+
+
+def test_a_dry_run_tells_exactly_what_is_done_and_changes_nothing(
     root: Path, bundle: Bundle, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    before = listing(root)
-    release = str(bundle("1.0.0"))
-    assert cli.install([*EVERY, "--node-root", str(root), "--from", release, "--dry-run"]) == 0
-    assert listing(root) == before
-    said = capsys.readouterr().out
-    assert "would link /opt/cni/bin/ub-cni -> /opt/ub-node/current/ub-cni" in said
-    assert "would write /etc/systemd/system/nri-qos.service" in said
+    releases = [str(bundle(version)) for version in ("1.0.0", "1.1.0", "1.2.0")]
+    calls = [(cli.install, [*EVERY, "--from", releases[0]])]
+    calls += [(cli.upgrade, ["--from", release]) for release in releases[1:]]  # the second removes a release
+    calls += [(cli.uninstall, ["nri"]), (cli.uninstall, [])]
+    for command, arguments in calls:
+        before = listing(root)
+        command([*arguments, "--node-root", str(root), "--dry-run"])
+        assert listing(root) == before
+        announced = [line.removeprefix("would ") for line in said(capsys)]
+        command([*arguments, "--node-root", str(root)])
+        done = [line for line in said(capsys) if not line.startswith(("looked at", "stays"))]
+        assert announced == done
 
 
 def test_an_upgrade_brings_all_components_and_keeps_one_older_release(root: Path, bundle: Bundle) -> None:
     install(root, bundle("1.0.0"), "cni", "nri")
     for version in ("1.1.0", "1.2.0"):
-        assert cli.upgrade(["--node-root", str(root), "--from", str(bundle(version))]) == 0
+        upgrade(root, bundle(version))
     assert str((root / "opt/ub-node/current").readlink()) == "1.2.0"
     assert sorted(entry.name for entry in (root / "opt/ub-node").iterdir()) == ["1.1.0", "1.2.0", "current"]
+
+
+def test_the_release_that_ran_before_stays_however_old_it_is(root: Path, bundle: Bundle) -> None:
+    """Programs may still run from it."""
+    oldest, old, new = bundle("1.0.0"), bundle("1.1.0"), bundle("1.2.0")
+    install(root, oldest, "cni")
+    upgrade(root, old)
+    upgrade(root, oldest)  # back
+    upgrade(root, new)
+    assert sorted(entry.name for entry in (root / "opt/ub-node").iterdir()) == ["1.0.0", "1.2.0", "current"]
 
 
 def test_a_downgrade_is_an_upgrade_to_an_older_release(root: Path, bundle: Bundle) -> None:
@@ -286,91 +301,79 @@ def test_a_folder_that_is_no_bundle_is_refused(root: Path, tmp_path: Path) -> No
 
 def test_upgrading_nothing_is_refused(root: Path, bundle: Bundle) -> None:
     with pytest.raises(InvalidRequest, match="nothing is installed"):
-        cli.upgrade(["--node-root", str(root), "--from", str(bundle("1.0.0"))])
-
-
-class Killed(BaseException):
-    """Nothing runs after it, as after SIGKILL."""
+        upgrade(root, bundle("1.0.0"))
 
 
 class FailingNode(Node):
-    """A node that refuses its n-th step, or is killed after it."""
+    """A node that refuses its n-th step."""
 
-    def __init__(self, root: Path, bundle: Path | None, fails_at: int, *, kills: bool = False) -> None:
+    def __init__(self, root: Path, bundle: Path | None, fails_at: int) -> None:
         super().__init__(root, bundle)
         self.left = fails_at
-        self.kills = kills
 
     def do(self, step: Step) -> None:
-        if self.left <= 0 and self.kills:
-            return
         self.left -= 1
-        if self.left == 0 and not self.kills:
+        if self.left == 0:
             raise HostFault("the disk is full")
         super().do(step)
-        if self.left == 0:
-            raise Killed
-
-    def sweep(self) -> None:
-        if self.left > 0 or not self.kills:
-            super().sweep()
 
 
 def silent(said: str) -> None:
     """Say nothing."""
 
 
-@pytest.mark.parametrize("fails_at", range(1, 28))
-def test_an_installation_that_fails_at_any_step_leaves_the_node_as_it_was(
-    root: Path, bundle: Bundle, fails_at: int
-) -> None:
+def fails_at_every_step(root: Path, bundle: Path | None, work: Callable[[Node], None]) -> int:
+    """Let ``work`` fail at its first, second, ... step: the node is as before each time; return how often."""
     before = listing(root)
-    node = FailingNode(root, bundle("1.0.0"), fails_at)
-    try:
-        bring(node, "1.0.0", Component, Places(), silent)
-    except HostFault:
-        assert listing(root) == before
-    else:
-        assert node.left > 0  # it has fewer steps
+    for fails_at in itertools.count(1):
+        node = FailingNode(root, bundle, fails_at)
+        try:
+            work(node)
+        except HostFault:
+            assert listing(root) == before, fails_at
+        else:
+            return fails_at - 1
+    raise AssertionError
 
 
-@pytest.mark.parametrize("fails_at", range(1, 28))
-def test_an_uninstallation_that_fails_at_any_step_leaves_the_node_installed(
-    root: Path, bundle: Bundle, fails_at: int
-) -> None:
+def test_an_installation_that_fails_at_any_step_leaves_the_node_as_it_was(root: Path, bundle: Bundle) -> None:
+    steps = fails_at_every_step(root, bundle("1.0.0"), lambda node: bring(node, "1.0.0", Component, Places(), silent))
+    assert steps > 15
+
+
+def test_an_upgrade_that_fails_at_any_step_leaves_the_release_before(root: Path, bundle: Bundle) -> None:
     install(root, bundle("1.0.0"), *EVERY)
-    before = listing(root)
-    node = FailingNode(root, None, fails_at)
-    try:
-        take_off(node, [], Places(), silent)
-    except HostFault:
-        assert listing(root) == before
-    else:
-        assert node.left > 0
+    fails_at_every_step(root, bundle("1.1.0"), lambda node: bring(node, "1.1.0", (), Places(), silent))
 
 
-@pytest.mark.parametrize("killed_at", range(1, 28))
-def test_what_a_killed_installation_left_goes_with_the_next_uninstallation(
-    root: Path, bundle: Bundle, killed_at: int
-) -> None:
-    before = listing(root)
+def test_an_uninstallation_that_fails_at_any_step_leaves_the_node_installed(root: Path, bundle: Bundle) -> None:
+    install(root, bundle("1.0.0"), *EVERY)
+    assert fails_at_every_step(root, None, lambda node: take_off(node, [], Places(), silent)) > 15
+
+
+def test_two_installers_are_never_at_work_on_one_node(root: Path, bundle: Bundle) -> None:
     release = bundle("1.0.0")
-    node = FailingNode(root, release, killed_at, kills=True)
-    with contextlib.suppress(Killed):
-        bring(node, "1.0.0", Component, Places(), silent)
-    install(root, release, *EVERY)
+    before = listing(root)
+    with Node(root).alone(), pytest.raises(Busy, match="another ubnode"):
+        install(root, release, "cni")
+    assert listing(root) == before
+    install(root, release, "cni")
+    state = os.open(root / "var/lib/ub-node", os.O_RDONLY)  # all that an installer in a container sees of the node
+    fcntl.flock(state, fcntl.LOCK_EX)
+    with pytest.raises(Busy, match="another ubnode"):
+        uninstall(root)
+    os.close(state)
     uninstall(root)
     assert listing(root) == before
 
 
-@pytest.mark.parametrize("killed_at", range(1, 28))
-def test_a_killed_uninstallation_is_finished_by_the_next_one(root: Path, bundle: Bundle, killed_at: int) -> None:
+def test_a_containerd_configuration_that_is_a_link_is_not_written_through(root: Path, bundle: Bundle) -> None:
+    config = root / "etc/containerd/config.toml"
+    config.rename(root / "etc/containerd/the-real.toml")
+    config.symlink_to("the-real.toml")
     before = listing(root)
-    install(root, bundle("1.0.0"), *EVERY)
-    node = FailingNode(root, None, killed_at, kills=True)
-    with contextlib.suppress(Killed):
-        take_off(node, [], Places(), silent)
-    uninstall(root)
+    with pytest.raises(Conflict, match=r"config\.toml is a link: put at its head imports"):
+        install(root, bundle("1.0.0"), "nri")
     assert listing(root) == before
 
 
@@ -385,9 +388,10 @@ def test_uninstalling_looks_at_the_node_again_and_says_so(
 
 def test_what_comes_back_at_once_is_named(root: Path, bundle: Bundle) -> None:
     class Haunted(Node):
-        def sweep(self) -> None:
-            super().sweep()
-            (self.root / "opt/cni/bin/ub-cni").write_text("somebody's")
+        def sweep(self, record: Record) -> None:
+            super().sweep(record)
+            if not (plugin := self.root / "opt/cni/bin/ub-cni").is_symlink():
+                plugin.write_text("somebody's")
 
     install(root, bundle("1.0.0"), "cni")
     with pytest.raises(HostFault, match="not as it was: remove link /opt/cni/bin/ub-cni"):

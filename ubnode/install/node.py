@@ -4,12 +4,13 @@ The node's root may be a folder (``/host`` in a container). Links on the way are
 follow them: an absolute one starts at the node's root, and ``..`` does not lead out of it.
 """
 
+import fcntl
 import os
-import shutil
 import socket
 import stat
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -19,6 +20,7 @@ from cni_ub.agent.config import AgentConfig
 from ubhost import config, statefile
 from ubhost.errors import Busy, HostFault, InvalidRequest, NotFound
 from ubhost.roots import Roots
+from ubnode.install import tree
 from ubnode.install.layout import CONFIGS, CURRENT, RECORD, RELEASES, STATE
 from ubnode.install.plan import Observed, Record
 from ubnode.install.runtimes import CONTAINERD, CRIO_FOLDER, Runtime
@@ -28,7 +30,6 @@ POOLS = "/var/lib/ub-node/pools"
 AGENT_SOCKET = "/run/ub-node/agent.sock"
 NRI_SOCKETS = ("/var/run/nri/nri.sock", "/run/nri/nri.sock")
 LINKS_FOLLOWED = 40  # as the kernel
-ASIDE = ".ub-node-aside-"
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,15 +118,37 @@ class Node:
         names = [tuple(path.stem for path in paths) for paths in (attachments, published, volumes)]
         return Use(*names)
 
-    def sweep(self) -> None:
-        """Remove for good what was put aside, by us or by one that was killed."""
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Keep other installers off this node for the body. Folders are locked, not files, so nothing is left.
+
+        In a container the root is not the node's own, but the folder of our state is.
+
+        Raises:
+            Busy: another one is at work.
+        """
+        with ExitStack() as held:
+            for folder in (self.root, self.place(STATE[1], follow=True)):
+                if folder.is_dir():
+                    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+                    held.callback(os.close, fd)
+                    try:
+                        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    except BlockingIOError as error:
+                        raise Busy("another ubnode is changing this node: wait for its end and try again") from error
+            yield
+
+    def sweep(self, record: Record) -> None:
+        """Remove for good what was put aside, and what never came to its place: by us, or by one that was killed."""
+        for path in {*record.files, *record.links, RECORD, CURRENT, CONTAINERD}:
+            tree.clear_coming(self.place(path))
         folders = {str(PurePosixPath(path).parent) for path in (RELEASES, *STATE)} | {RELEASES, *STATE}
         for folder in sorted(folders):
-            for aside in self.place(folder, follow=True).glob(f"{ASIDE}*"):
-                if aside.is_dir() and not aside.is_symlink():
-                    shutil.rmtree(aside)
-                else:
-                    aside.unlink()
+            tree.clear(self.place(folder, follow=True))
+
+    def forget(self) -> None:
+        """Remove the folder of the record where there is no record: somebody was killed before writing it."""
+        tree.remove_if_empty(self.place(STATE[1]))
 
     def do(self, step: Step) -> None:
         """Carry out one step.
@@ -146,17 +169,17 @@ class Node:
             case Folder(path, True, mode):
                 self.place(path).mkdir(mode=mode, exist_ok=True)
             case Folder(path):
-                self._remove_if_empty(path)
+                tree.remove_if_empty(self.place(path))
             case Release(version, True):
                 self._place_release(version)
             case Release(version):
-                self._put_aside(f"{RELEASES}/{version}")
+                tree.put_aside(self.place(f"{RELEASES}/{version}"))
             case SetLink(path, target):
-                self._set_link(path, target)
+                tree.set_link(self.place(path), target)
             case SetFile(path, content, _, mode):
-                self._set_file(path, content, mode)
+                tree.set_file(self.place(path), content, mode)
             case PutAside(path, aside):
-                self._put_aside(path) if aside else self._put_back(path)
+                (tree.put_aside if aside else tree.put_back)(self.place(path))
             case Run(command):
                 _run(command)
             case Withdraw(daemon, away):
@@ -194,18 +217,12 @@ class Node:
         return tuple(found)
 
     def _place_release(self, version: str) -> None:
-        if self._put_back(f"{RELEASES}/{version}"):
+        there = self.place(f"{RELEASES}/{version}")
+        if tree.put_back(there):
             return
         if self.bundle is None:
             raise NotFound("this program was not started from a bundle: name one with --from")
-        target = self.place(f"{RELEASES}/{version}")
-        placing = target.with_name(f"{ASIDE}{version}.new")
-        if placing.exists():  # left by a kill
-            shutil.rmtree(placing)
-        shutil.copytree(self.bundle, placing, symlinks=True)
-        os.utime(placing)  # releases are told apart by age
-        _flush(placing)  # a power cut after the rename must not leave empty files
-        placing.rename(target)
+        tree.place_folder(self.bundle, there)
 
     def _withdraw(self, daemon: str) -> None:
         """The agent's files are removed here; cgroups are put back by the installed nri-qos, which knows how."""
@@ -224,57 +241,6 @@ class Node:
             settings = AgentConfig()
         clean(settings, Roots(self.root))
 
-    def _put_aside(self, path: str) -> None:
-        there = self.place(path)
-        aside = there.with_name(ASIDE + there.name)
-        if not there.exists():
-            return
-        if aside.exists():  # left by a kill
-            shutil.rmtree(aside)
-        there.rename(aside)
-
-    def _put_back(self, path: str) -> bool:
-        there = self.place(path)
-        aside = there.with_name(ASIDE + there.name)
-        if not aside.exists():
-            return False
-        aside.rename(there)
-        return True
-
-    def _set_link(self, path: str, target: str | None) -> None:
-        there = self.place(path)
-        if target is None:
-            there.unlink(missing_ok=True)
-            return
-        aside = there.with_name(f".{there.name}.ub-node")  # a dot file is no CNI plugin and no unit
-        aside.unlink(missing_ok=True)
-        aside.symlink_to(target)
-        aside.replace(there)
-
-    def _set_file(self, path: str, content: str | None, mode: int) -> None:
-        there = self.place(path)
-        if content is None:
-            there.unlink(missing_ok=True)
-            return
-        if there.exists():
-            mode = stat.S_IMODE(there.stat().st_mode)
-        aside = there.with_name(f".{there.name}.ub-node")
-        aside.unlink(missing_ok=True)
-        fd = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
-        with os.fdopen(fd, "w", encoding="utf-8", errors="surrogateescape") as out:
-            os.fchmod(fd, mode)
-            out.write(content)
-            out.flush()
-            os.fsync(fd)
-        aside.replace(there)
-
-    def _remove_if_empty(self, path: str) -> None:
-        there = self.place(path)
-        if not there.is_dir() or there.is_symlink():
-            return
-        if all(entry.name.startswith(ASIDE) for entry in there.iterdir()):
-            shutil.rmtree(there)
-
 
 def _answers(path: Path) -> bool:
     """Whether a living process listens at a socket."""
@@ -287,13 +253,3 @@ def _answers(path: Path) -> bool:
 def _run(command: tuple[str, ...]) -> None:
     if command:
         subprocess.run(command, check=True, capture_output=True, text=True)
-
-
-def _flush(folder: Path) -> None:
-    for path in [*folder.rglob("*"), folder]:
-        if not path.is_symlink():
-            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                os.fsync(fd)
-            finally:
-                os.close(fd)

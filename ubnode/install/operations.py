@@ -1,13 +1,14 @@
 """Bring components onto a node, or take them off: observe, plan, apply, and say what was done."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 
 from ubhost.apply import apply
 from ubhost.errors import Busy, InvalidRequest
 from ubnode.install.layout import CURRENT, RECORD, Component, Places, Wanted, wanted
 from ubnode.install.node import POOLS, Node
-from ubnode.install.plan import Observed, plan_install, plan_prune, plan_uninstall
+from ubnode.install.plan import Observed, Record, plan_install, plan_prune, plan_uninstall
 from ubnode.install.proof import prove
 from ubnode.install.runtimes import CONTAINERD_DROP_IN, CRIO_DROP_IN, NriSwitch, nri_switch
 from ubnode.install.steps import SetFile, Step
@@ -22,27 +23,33 @@ def bring(
 
     Raises:
         InvalidRequest: there is nothing to bring.
+        Busy: another installation is at work.
         Conflict: something on the node is in the way; nothing was changed.
         HostFault: the node refused a step; the others were taken back.
     """
-    record = node.observe([]).record
-    components = record.components | frozenset(new)
-    if not components:
-        raise InvalidRequest("nothing is installed here: say ubnode install COMPONENT")
-    runtime = node.runtime()
-    if {CONTAINERD_DROP_IN, CRIO_DROP_IN} & record.files.keys():  # it listens because of us
-        runtime = replace(runtime, listens=False)
-    want = wanted(components, places, nri_switch(runtime))
-    seen = node.observe(_paths(want))
-    steps = plan_install(version, components, want, seen)
-    _carry_out(node, steps, say, dry_run=dry_run)
-    if not steps:
-        say(f"nothing to do: {version} is installed")
-    if dry_run:
-        return
-    _carry_out(node, plan_prune(node.observe([])), say)
-    for hint in _hints(want, seen, steps):
-        say(hint)
+    with _begun(node, dry_run=dry_run) as record:
+        components = record.components | frozenset(new)
+        if not components:
+            raise InvalidRequest("nothing is installed here: say ubnode install COMPONENT")
+        runtime = node.runtime()
+        if {CONTAINERD_DROP_IN, CRIO_DROP_IN} & record.files.keys():  # it listens because of us
+            runtime = replace(runtime, listens=False)
+        want = wanted(components, places, nri_switch(runtime))
+        seen = node.observe(_paths(want))
+        steps = plan_install(version, components, want, seen)
+        older = plan_prune(version, seen)
+        if dry_run:
+            _announce([*steps, *older], say)
+        else:
+            try:
+                _carry_out(node, steps, say)
+                _carry_out(node, older, say)
+            finally:  # what it put aside is its own, also if all was taken back
+                node.sweep(record)
+        if not steps:
+            say(f"nothing to do: {version} is installed")
+        for hint in _hints(want, seen, steps):
+            say(hint)
 
 
 def take_off(
@@ -58,28 +65,42 @@ def take_off(
     """Take ``leave`` (all that are installed, if empty) off the node.
 
     Raises:
-        Busy: pods hold devices or volumes; nothing was changed. Not with ``force``.
+        Busy: pods hold devices or volumes, or another installation is at work; nothing was changed. ``force`` takes
+            from pods.
         HostFault: the node refused a step; the others were taken back.
     """
-    record = node.observe([]).record
-    gone = frozenset(leave) or record.components
-    for absent in sorted(gone - record.components):
-        say(f"not installed: {absent}")
-    gone &= record.components
-    if not gone:
-        if not dry_run:
-            node.sweep()  # one that was killed after it had forgotten
-        return
-    if not force:
-        _refuse_while_in_use(node, gone)
-    runtime = replace(node.runtime(), listens=False)
-    still = wanted(record.components - gone, places, NriSwitch() if Component.NRI in gone else nri_switch(runtime))
-    seen = node.observe(record.folders)
-    steps = plan_uninstall(gone, still, seen, purge=purge)
-    _carry_out(node, steps, say, dry_run=dry_run)
-    if not dry_run:
+    with _begun(node, dry_run=dry_run) as record:
+        gone = frozenset(leave) or record.components
+        for absent in sorted(gone - record.components):
+            say(f"not installed: {absent}")
+        gone &= record.components
+        if not gone:
+            if not dry_run:
+                node.forget()  # after one that was killed before it had written anything
+            return
+        if not force:
+            _refuse_while_in_use(node, gone)
+        runtime = replace(node.runtime(), listens=False)
+        still = wanted(record.components - gone, places, NriSwitch() if Component.NRI in gone else nri_switch(runtime))
+        seen = node.observe(record.folders)
+        steps = plan_uninstall(gone, still, seen, purge=purge)
+        if dry_run:
+            _announce(steps, say)
+            return
+        _carry_out(node, steps, say)
+        node.sweep(record)
         say(prove(node, steps))
         _tell_what_stays(node, seen, steps, say)
+
+
+@contextmanager
+def _begun(node: Node, *, dry_run: bool) -> Iterator[Record]:
+    """Be alone on the node, and finish what one who was killed has left; a dry run only looks."""
+    with nullcontext() if dry_run else node.alone():
+        record = node.observe([]).record
+        if not dry_run:
+            node.sweep(record)
+        yield record
 
 
 def _paths(want: Wanted) -> list[str]:
@@ -94,18 +115,19 @@ def _refuse_while_in_use(node: Node, gone: Iterable[Component]) -> None:
         raise Busy(f"pods use {len(use.published)} volumes ({', '.join(use.published[:8])}): drain the node first")
 
 
-def _carry_out(node: Node, steps: Iterable[Step], say: Say, *, dry_run: bool = False) -> None:
-    if dry_run:
-        for step in steps:
-            say(f"would {step}")
-        return
+def _announce(steps: Iterable[Step], say: Say) -> None:
+    for step in steps:
+        if described := str(step):
+            say(f"would {described}")
 
+
+def _carry_out(node: Node, steps: Iterable[Step], say: Say) -> None:
     def do(step: Step) -> None:
         node.do(step)
-        say(str(step))
+        if described := str(step):
+            say(described)
 
     apply(steps, do)
-    node.sweep()
 
 
 def _hints(want: Wanted, seen: Observed, steps: Iterable[Step]) -> Iterable[str]:

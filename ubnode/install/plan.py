@@ -6,28 +6,31 @@ installed again or uninstalled. An uninstall forgets last.
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 from typing import Any
 
 from ubhost.errors import Conflict
-from ubnode.install.layout import CURRENT, RECORD, RELEASES, STATE, Component, File, Wanted
+from ubnode.install.layout import CURRENT, RECORD, RELEASES, STATE, UNITS, Component, File, Wanted
 from ubnode.install.runtimes import CONTAINERD, IMPORTS
 from ubnode.install.steps import Folder, PutAside, Release, Run, SetFile, SetLink, Step, Withdraw
-
-KEEP = 1  # older releases that stay: programs of the last one may still run
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What we own on a node: file -> hash of what we wrote, links, folders that we made."""
+    """What we own on a node: file -> hash of what we wrote, links, folders that we made.
+
+    It is not ``whole`` while an installation is under way, and stays so if that is killed: then the next one goes
+    through all that cannot be seen, such as which release a unit was started from.
+    """
 
     components: frozenset[Component] = frozenset()
     files: Mapping[str, str] = field(default_factory=dict)
     links: frozenset[str] = frozenset()
     folders: frozenset[str] = frozenset()
     imports: bool = False
+    whole: bool = True
 
     def text(self) -> str:
         content = {
@@ -37,6 +40,7 @@ class Record:
             "links": sorted(self.links),
             "folders": sorted(self.folders),
             "imports": self.imports,
+            "whole": self.whole,
         }
         return json.dumps(content, indent=1) + "\n"
 
@@ -48,6 +52,7 @@ class Record:
             links=frozenset(content["links"]),
             folders=frozenset(content["folders"]),
             imports=bool(content["imports"]),
+            whole=bool(content["whole"]),
         )
 
 
@@ -88,26 +93,37 @@ def plan_install(version: str, components: Iterable[Component], want: Wanted, se
     changed = tuple(step for step in files if step)
     missing = _missing_folders(want, seen)
     first = [path for path in missing if RECORD.startswith(f"{path}/")]
-    steps: list[Step] = [Folder(path, mode=0o700 if path in STATE else 0o755) for path in first]
-    if record != seen.record:
-        steps.append(SetFile(RECORD, record.text(), seen.files.get(RECORD), 0o600))
-    steps += [Folder(path) for path in missing if path not in first]
+    swapped = seen.links.get(CURRENT) != version
+    steps: list[Step] = [Folder(path) for path in missing if path not in first]
     if version not in seen.releases:
         steps.append(Release(version))
     steps += changed
     steps += _imports(want, seen)
-    swapped = seen.links.get(CURRENT) != version
     if swapped:
         steps.append(SetLink(CURRENT, version, seen.links.get(CURRENT)))
     steps += [SetLink(path, to, seen.links.get(path)) for path, to in want.links if seen.links.get(path) != to]
-    return (*steps, *_start(want, seen, changed=bool(changed), swapped=swapped))
+    if changed or swapped or not seen.record.whole:
+        steps = [*_started_again_if_all_fails(want, seen), *steps, *_start(want, seen)]
+    if not steps and record == seen.record:
+        return ()
+    under_way = replace(record, whole=False).text()
+    return (
+        *(Folder(path, mode=0o700 if path in STATE else 0o755) for path in first),
+        SetFile(RECORD, under_way, seen.files.get(RECORD), 0o600),
+        *steps,
+        SetFile(RECORD, record.text(), under_way, 0o600),
+    )
 
 
-def plan_prune(seen: Observed) -> tuple[Step, ...]:
-    """Return the steps that remove releases older than the one before the current one."""
-    current = seen.links.get(CURRENT)
-    older = [version for version in seen.releases if version != current]
-    return tuple(Release(version, there=False) for version in older[: len(older) - KEEP])
+def plan_prune(version: str, seen: Observed) -> tuple[Step, ...]:
+    """Return the steps that remove releases which nobody runs after ``version`` was put in the place of what is seen.
+
+    One more stays: the one before, from which programs may still run.
+    """
+    others = [release for release in seen.releases if release != version]
+    before = seen.links.get(CURRENT)
+    stays = {before} if before in others else {*others[-1:]}
+    return tuple(Release(release, there=False) for release in others if release not in stays)
 
 
 def plan_uninstall(leave: Iterable[Component], still: Wanted, seen: Observed, *, purge: bool) -> tuple[Step, ...]:
@@ -168,7 +184,11 @@ def refuse_foreign(want: Wanted, seen: Observed) -> None:
     Raises:
         Conflict: see above.
     """
-    ways = []
+    ways = (
+        [f"{CONTAINERD} is a link: put at its head {IMPORTS.strip()}"]
+        if want.imports and CONTAINERD in seen.links
+        else []
+    )
     for file in want.files:
         there = seen.files.get(file.path)
         if file.path in seen.others or file.path in seen.links:
@@ -179,13 +199,17 @@ def refuse_foreign(want: Wanted, seen: Observed) -> None:
                 ways.append(f"{file.path} is there and not ours")
             elif known != digest(there):
                 ways.append(f"{file.path} was edited (use a drop-in beside it instead)")
-    for path, to in want.links:
-        if path in seen.files or path in seen.others:
-            ways.append(f"{path} is there and not ours")
-        elif seen.links.get(path, to) != to and path not in seen.record.links:
-            ways.append(f"{path} links to {seen.links[path]}, not to us")
+    ways += _foreign_links(want, seen)
     if ways:
         raise Conflict("; ".join(ways))
+
+
+def _foreign_links(want: Wanted, seen: Observed) -> Iterator[str]:
+    for path, to in want.links:
+        if path in seen.files or path in seen.others:
+            yield f"{path} is there and not ours"
+        elif seen.links.get(path, to) != to and path not in seen.record.links:
+            yield f"{path} links to {seen.links[path]}, not to us"
 
 
 def _recorded(components: Iterable[Component], want: Wanted, seen: Observed) -> Record:
@@ -199,7 +223,7 @@ def _recorded(components: Iterable[Component], want: Wanted, seen: Observed) -> 
         components=seen.record.components | frozenset(components),
         files={**ours, **{path: hash_ for path, hash_ in seen.record.files.items() if path not in ours}},
         links=seen.record.links | {path for path, _ in want.links},
-        folders=seen.record.folders | frozenset(_missing_folders(want, seen)),
+        folders=seen.record.folders | frozenset(_missing_folders(want, seen)) - {*STATE},  # our state goes as a whole
         imports=seen.record.imports or want.imports,
     )
 
@@ -235,14 +259,26 @@ def _imports_out(still: Wanted, seen: Observed) -> list[Step]:
     return [SetFile(CONTAINERD, text.replace(IMPORTS, "", 1), text)]
 
 
-def _start(want: Wanted, seen: Observed, *, changed: bool, swapped: bool) -> list[Step]:
-    if not seen.systemd or not want.units or not (changed or swapped):
+def _start(want: Wanted, seen: Observed) -> list[Step]:
+    if not seen.systemd or not want.units:
         return []
     steps: list[Step] = [Run(("systemctl", "daemon-reload"))]
     for unit in want.units:
-        steps.append(Run(("systemctl", "enable", "--quiet", unit), ("systemctl", "disable", "--quiet", "--now", unit)))
+        off = () if unit in _there(want, seen) else ("systemctl", "disable", "--quiet", "--now", unit)
+        steps.append(Run(("systemctl", "enable", "--quiet", unit), off))
         steps.append(Run(("systemctl", "restart", unit)))
     return steps
+
+
+def _started_again_if_all_fails(want: Wanted, seen: Observed) -> list[Step]:
+    """Steps that do nothing. Taken back, after all the others were, they start what ran before, as it was before."""
+    units = _there(want, seen) if seen.systemd else []
+    reload = [Run((), ("systemctl", "daemon-reload"))] if units else []
+    return [*(Run((), ("systemctl", "restart", unit)) for unit in reversed(units)), *reload]
+
+
+def _there(want: Wanted, seen: Observed) -> list[str]:
+    return [unit for unit in want.units if f"{UNITS}/{unit}" in seen.files]
 
 
 def _stop(removed: Iterable[str], seen: Observed) -> list[Step]:

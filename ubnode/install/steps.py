@@ -85,7 +85,7 @@ class PutAside:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Start a program of the node and wait for it; ``back`` takes its effect back. An empty command is nothing."""
+    """Start a program of the node and wait for it; ``back`` takes its effect back. No command: nothing is done."""
 
     command: tuple[str, ...]
     back: tuple[str, ...] = ()
@@ -94,7 +94,7 @@ class Run:
         return replace(self, command=self.back, back=self.command)
 
     def __str__(self) -> str:
-        return f"run {' '.join(self.command)}"
+        return f"run {' '.join(self.command)}" if self.command else ""
 
 
 @dataclass(frozen=True, slots=True)
