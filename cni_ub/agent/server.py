@@ -3,6 +3,7 @@
 A fixed number of threads wait in accept(). One that got a call greets, so a shim that hears the greeting has a
 worker of its own, and one that does not hear it in time does the work itself. A call that hangs costs one worker.
 Only root may call. The engine never raises, and a caller who hangs up before its ADD is finished gets it undone.
+There is one agent on a host: who starts a server holds ``agent.lock``.
 
 Source: design section 4; the talk itself is in ``cni_ub.wire``.
 """
@@ -46,7 +47,7 @@ class Server:
         """Listen.
 
         Raises:
-            HostFault: the socket cannot be made, or another agent has it.
+            HostFault: the socket cannot be made.
         """
         self._listener = _listen(self._path)
         self._threads = [threading.Thread(target=self._work, name=f"cni-{n}", daemon=True) for n in range(self._count)]
@@ -125,8 +126,7 @@ def _listen(path: Path) -> socket.socket:
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        _refuse_rival(path)
-        path.unlink(missing_ok=True)
+        path.unlink(missing_ok=True)  # that of an agent that was killed: we hold the lock of this host
         listener.bind(str(path))
         path.chmod(0o600)
         listener.listen(BACKLOG)
@@ -136,21 +136,6 @@ def _listen(path: Path) -> socket.socket:
             raise HostFault(f"cannot listen on {path}: {error.strerror or error}") from error
         raise
     return listener
-
-
-def _refuse_rival(path: Path) -> None:
-    """Do not take the socket from a living agent; one that was killed leaves its socket behind.
-
-    Raises:
-        HostFault: another agent is at work.
-    """
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        probe.settimeout(1)
-        try:
-            probe.connect(str(path))
-        except (FileNotFoundError, ConnectionRefusedError):
-            return
-    raise HostFault(f"another ub-agent listens on {path}")
 
 
 def _receive(connection: socket.socket) -> tuple[bytes, Sequence[int]]:
