@@ -13,7 +13,7 @@ from csi_ub.ownvolumes import OwnVolumes, why_unsupported
 from csi_ub.pool import Pool
 from csi_ub.reasons import OutOfRange
 from csi_ub.requests import capabilities, capacity, required
-from ubhost.errors import Conflict, Exhausted, InvalidRequest, NotFound, Unsupported
+from ubhost.errors import Conflict, Exhausted, InvalidRequest, NotFound
 
 
 class Making(OwnVolumes):
@@ -76,8 +76,6 @@ class Making(OwnVolumes):
             raise InvalidRequest(
                 f"{want.source} lies in pool {source_pool.name!r}, the volume is asked for in {pool.name!r}"
             )
-        if source_pool and want.spec.replicas > 1:
-            raise Unsupported("a volume with replicas: 3 cannot be made from a snapshot or a volume yet: copy in a pod")
         engine = self.choose(want.spec)
         want = replace(want, pool=pool.name, size=_size(sizes, least), engine=engine.name)
         return pool.create(replace(want, size=engine.room_for(want, sizes.limit, pool))), pool

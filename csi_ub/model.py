@@ -132,6 +132,11 @@ class Volume:
     is_inline: bool = False  # comes and goes with one pod
     publications: tuple["Publication", ...] = ()  # nodes that the cluster lets use it; see csi_ub.attaching
 
+    @property
+    def is_sown(self) -> bool:
+        """Whether its content comes to several nodes from a seed, instead of lying in its share from the start."""
+        return self.source is not None and self.spec.replicas > 1
+
 
 @dataclass(frozen=True, slots=True)
 class Site:

@@ -1,7 +1,8 @@
 """One pool: its volumes, its snapshots, and which nodes use them.
 
 Inside the ``share`` of a volume lie ``data/``, which pods see, and ``nodes/``, one attachment for each node that uses
-the volume: whoever reaches the share reaches both.
+the volume: whoever reaches the share reaches both. Beside the share of a new volume that several nodes are to keep lies
+its ``seed``, a copy of what it is made from, until its engine has brought that to all of them.
 """
 
 import os
@@ -13,7 +14,7 @@ from pathlib import Path
 import msgspec
 
 from csi_ub.locks import hold
-from csi_ub.model import Attachment, Group, Replica, Snapshot, Volume, VolumeType, owner_tag
+from csi_ub.model import Attachment, Group, Replica, Snapshot, Source, Volume, VolumeType, owner_tag
 from csi_ub.pools.base import Space, Usage
 from csi_ub.pools.copy import remove_tree
 from csi_ub.reasons import InUse, OutOfRange
@@ -34,7 +35,7 @@ class Pool:
 
     @property
     def volumes(self) -> Shelf[Volume]:
-        return Shelf(self.path, "volume", "ub", Volume, self.space.remove)
+        return Shelf(self.path, "volume", "ub", Volume, self._remove_volume)
 
     @property
     def snapshots(self) -> Shelf[Snapshot]:
@@ -147,6 +148,21 @@ class Pool:
                 self.replicas.create(want, lambda share, it: self._make(share, it.size, 0o777))
         return self.replicas.update(want.id, change)
 
+    def seed(self, volume_id: str) -> Path:
+        """Return where the seed of a volume is, if it still has one: a copy of the share that it is made from."""
+        return self.volumes.home / volume_id / "seed"
+
+    def empty(self, volume: Volume) -> None:
+        """Make the share of a new volume as it was at first, whatever was tried with it since."""
+        share = self.volumes.home / volume.id / "share"
+        self.space.remove(share)
+        self._make(share, volume.size, 0o777)
+
+    def drop_seed(self, volume_id: str) -> None:
+        """Remove the seed of a volume that has its content; it may be gone."""
+        if self.seed(volume_id).exists():
+            self.space.remove(self.seed(volume_id))
+
     def grow(self, volume_id: str, size: int) -> Volume:
         """Let a volume have at least ``size`` bytes; pods see it at once.
 
@@ -200,17 +216,23 @@ class Pool:
             return tuple(each for each in share.attachments() if each.boot == boot or not is_one_machine)
 
     def _fill(self, share: Path, volume: Volume) -> None:
-        if volume.source is None:
-            # Any user of a pod may write; the pool itself is closed to all but root. Models come by `ubnode model`.
-            self._make(share, volume.size, 0o755 if volume.spec.type is VolumeType.MODEL else 0o777)
-            if volume.spec.type is VolumeType.MODEL:
-                (share / "data" / "versions").mkdir(mode=0o755)
-        elif volume.source.is_snapshot:
-            with self._snapshot_share(volume.source.id) as original:
-                self.space.copy(original, share, volume.size)
+        if volume.source and not volume.is_sown:
+            self._copy_source(volume.source, share, volume.size)
+            (share / "nodes").mkdir(mode=0o700, exist_ok=True)
+            return
+        # Any user of a pod may write; the pool itself is closed to all but root. Models come by `ubnode model`.
+        self._make(share, volume.size, 0o755 if volume.spec.type is VolumeType.MODEL else 0o777)
+        if volume.spec.type is VolumeType.MODEL:
+            (share / "data" / "versions").mkdir(mode=0o755)
+        if volume.source:
+            self._copy_source(volume.source, share.with_name("seed"), 0)
+
+    def _copy_source(self, source: Source, share: Path, size: int) -> None:
+        if source.is_snapshot:
+            with self._snapshot_share(source.id) as original:
+                self.space.copy(original, share, size)
         else:
-            self._copy_volume(volume.source.id, share, volume.size)
-        (share / "nodes").mkdir(mode=0o700, exist_ok=True)
+            self._copy_volume(source.id, share, size)
 
     def _make(self, share: Path, size: int, mode: int) -> None:
         self.space.make(share, size)
@@ -221,6 +243,10 @@ class Pool:
     def _members(self) -> Iterator[Snapshot]:
         for group in self.groups.all():
             yield from group.members
+
+    def _remove_volume(self, share: Path) -> None:
+        self.space.remove(share.with_name("seed"))
+        self.space.remove(share)
 
     def _remove_members(self, share: Path) -> None:
         if share.is_dir():

@@ -18,14 +18,15 @@ from dataclasses import dataclass, replace
 
 from csi_ub import programs
 from csi_ub.engines.base import Engine, Reach, volume_context
-from csi_ub.engines.bricks import Share
+from csi_ub.engines.bricks import Share, unhealed
 from csi_ub.engines.clients import Clients, Place, sites
+from csi_ub.engines.daemonfiles import wait
 from csi_ub.engines.replication import Replication
 from csi_ub.model import Attachment, Site, Volume
 from csi_ub.peers.channel import Verb
 from csi_ub.pool import Pool
 from csi_ub.pools.base import Usage
-from csi_ub.pools.copy import remove_tree
+from csi_ub.pools.copy import copy_tree, remove_tree
 from csi_ub.reasons import Unreachable
 from csi_ub.replicas import Replicas
 from ubhost.errors import HostFault, NotFound, UbError, Unsupported
@@ -61,13 +62,11 @@ class GlusterEngine(Engine):
         self.replication.settle(find)
 
     def prepare(self, volume: Volume, pool: Pool) -> Volume:
-        is_new = not volume.port
-        after = replace(volume, port=self.replicas.bricks.ensure(_share(volume, pool), volume.port))
-        if volume.spec.replicas > 1:
-            if not after.sites:
-                after = replace(after, sites=self.replication.place(after))
-            self.replication.tell(after, at_least=len(after.sites) if is_new else 0)
-            self.replicas.healers.ensure(volume.id, self._places([Site(self.node, after.port), *after.sites]))
+        if volume.is_sown and not volume.port:
+            volume = pool.volumes.update(volume.id, lambda it: it if it.port else self._sown(it, pool))
+        if volume.is_sown:
+            pool.drop_seed(volume.id)
+        after = self._served(volume, pool)
         if after == volume:
             return volume
         port, others = after.port, after.sites
@@ -155,9 +154,7 @@ class GlusterEngine(Engine):
             except UbError:
                 self.replication.tell(volume)
                 raise
-        self.replicas.healers.stop(volume.id)
-        self.replicas.bricks.stop(volume.id)
-        self.clients.drop(volume.id)  # left over where a node was shut out
+        self._end_daemons(volume.id)  # a client is left over where a node was shut out
 
     def forget(self, volume: Volume, pool: Pool) -> None:
         """Remove the brick's index and its marks on files: whoever works on the files without it makes them wrong."""
@@ -169,6 +166,44 @@ class GlusterEngine(Engine):
                     if mark.startswith(("trusted.gfid", "trusted.glusterfs.")):
                         with suppress(FileNotFoundError):
                             os.removexattr(path, mark, follow_symlinks=False)
+
+    def _served(self, volume: Volume, pool: Pool) -> Volume:
+        """See that all its bricks serve a volume; return its record, which says where."""
+        is_new = not volume.port
+        after = replace(volume, port=self.replicas.bricks.ensure(_share(volume, pool), volume.port))
+        if volume.spec.replicas > 1:
+            if not after.sites:
+                after = replace(after, sites=self.replication.place(after))
+            self.replication.tell(after, at_least=len(after.sites) if is_new else 0)
+            self.replicas.healers.ensure(volume.id, self._places(_own_sites(after)))
+        return after
+
+    def _sown(self, volume: Volume, pool: Pool) -> Volume:
+        """Bring the seed of a new volume to all its replicas; return its record. A killed try is begun again.
+
+        The copy goes through a client, as a pod's would: what a brick has, it has from GlusterFS.
+
+        Raises:
+            Unreachable: there are not two other nodes, or one of the three was lost meanwhile.
+        """
+        self._end_daemons(volume.id)
+        self.replication.start_over(volume.id)
+        pool.empty(volume)
+        after = self._served(volume, pool)
+        os.close(self.clients.bring(volume.id, self._places(_own_sites(after))))
+        copy_tree(pool.seed(volume.id) / "data", self.clients.point(volume.id) / "data")
+        wait_for = f"volume {volume.id} is not alike yet on nodes {', '.join(site.node for site in _own_sites(after))}"
+        wait(lambda: self._is_whole(after, pool), wait_for)
+        self.clients.drop(volume.id)
+        return after
+
+    def _is_whole(self, volume: Volume, pool: Pool) -> bool:
+        return unhealed(_share(volume, pool).path) == 0 and self.replication.is_even(volume)
+
+    def _end_daemons(self, volume_id: str) -> None:
+        self.replicas.healers.stop(volume_id)
+        self.replicas.bricks.stop(volume_id)
+        self.clients.drop(volume_id)
 
     def _places(self, wanted: Sequence[Site]) -> list[Place]:
         found = []
@@ -196,6 +231,10 @@ class GlusterEngine(Engine):
 def _share(volume: Volume, pool: Pool) -> Share:
     path = pool.volumes.home / volume.id / "share"
     return Share(volume.id, path, volume.fenced, is_replica=volume.spec.replicas > 1)
+
+
+def _own_sites(volume: Volume) -> tuple[Site, ...]:
+    return Site(volume.owner, volume.port), *volume.sites
 
 
 def _sites(reach: Reach) -> tuple[Site, ...]:

@@ -7,6 +7,7 @@ before it is asked to keep a replica or to drop one, so a killed driver leaves n
 import hashlib
 import logging
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -59,6 +60,20 @@ class Replication:
             if len(found) == _OTHERS:
                 return tuple(found)
         raise Unreachable(f"volume {volume.name!r} has {1 + len(found)} of 3 replicas: {'; '.join(refusals)}")
+
+    def start_over(self, volume_id: str) -> None:
+        """Let all nodes drop what they keep of a new volume whose making was broken off.
+
+        One that does not answer is passed over: it cannot be asked to keep anything either, and drops it later.
+        """
+        for debt in [debt for _, debt in self.owed.all() if debt["volume"] == volume_id]:
+            with suppress(UbError):
+                self.peers.ask(debt["node"], "replica.drop", {"volume": volume_id})
+
+    def is_even(self, volume: Volume) -> bool:
+        """Whether all nodes that keep replicas answer, and know of nothing that another one misses."""
+        states = (self.peers.ask(site.node, "replica.state", {"volume": volume.id}, _ASK_S) for site in volume.sites)
+        return all(state["unhealed"] == 0 for state in states)
 
     def tell(self, volume: Volume, *, at_least: int = 0, patience_s: float = _PATIENCE_S) -> None:
         """Tell the nodes that keep replicas what the volume is now; those that know it are not asked again.

@@ -16,7 +16,10 @@ from ubhost.errors import Exhausted, HostFault
 
 _FICLONE = 0x40049409
 _CHUNK = 16 << 20  # bytes
+_BLOCK = 1 << 20  # bytes
 _SKIPPED = frozenset({".glusterfs"})  # an engine's own index of the original
+_LABEL = "security.selinux"  # says what the place is, not what lies there: a network file system has its own
+_APART = (errno.EXDEV, errno.EOPNOTSUPP, errno.EINVAL)  # two file systems that hand each other nothing
 
 
 def remove_tree(folder: Path) -> None:
@@ -88,8 +91,18 @@ def _copy_file(source: Path, copy: Path) -> None:
             return
         os.ftruncate(new.fileno(), os.fstat(old.fileno()).st_size)
         for start, end in _extents(old.fileno()):
-            while start < end:
-                start += os.copy_file_range(old.fileno(), new.fileno(), min(_CHUNK, end - start), start, start)
+            _copy_extent(old.fileno(), new.fileno(), start, end)
+
+
+def _copy_extent(old: int, new: int, start: int, end: int) -> None:
+    try:
+        while start < end and (count := os.copy_file_range(old, new, min(_CHUNK, end - start), start, start)):
+            start += count
+    except OSError as error:
+        if error.errno not in _APART:
+            raise
+    while start < end and (block := os.pread(old, min(_BLOCK, end - start), start)):
+        start += os.pwrite(new, block, start)
 
 
 def _extents(file: int) -> Iterator[tuple[int, int]]:
@@ -109,10 +122,18 @@ def _copy_metadata(source: Path, copy: Path) -> None:
     os.chown(copy, state.st_uid, state.st_gid, follow_symlinks=False)
     for name in os.listxattr(source, follow_symlinks=False):
         if not name.startswith("trusted."):
-            os.setxattr(copy, name, os.getxattr(source, name, follow_symlinks=False), follow_symlinks=False)
+            _copy_attribute(source, copy, name)
     if not stat.S_ISLNK(state.st_mode):
         copy.chmod(stat.S_IMODE(state.st_mode))
     os.utime(copy, ns=(state.st_atime_ns, state.st_mtime_ns), follow_symlinks=False)
+
+
+def _copy_attribute(source: Path, copy: Path, name: str) -> None:
+    try:
+        os.setxattr(copy, name, os.getxattr(source, name, follow_symlinks=False), follow_symlinks=False)
+    except OSError as error:
+        if name != _LABEL or error.errno != errno.EOPNOTSUPP:
+            raise
 
 
 def _folders_bottom_up(source: Path, target: Path) -> Iterator[tuple[Path, Path]]:

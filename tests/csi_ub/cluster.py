@@ -3,7 +3,7 @@
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -16,11 +16,18 @@ NODES = ["node0", "node1", "node2"]
 
 
 @contextmanager
-def cluster(start: StartDriver, **config: object) -> Iterator[list[Driver]]:
-    """Start three drivers, each in a network namespace; their data daemons are ended afterwards."""
+def cluster(start: StartDriver, pools: Mapping[str, Path] | None = None, **config: object) -> Iterator[list[Driver]]:
+    """Start three drivers, each in a network namespace; their data daemons are ended afterwards.
+
+    ``pools`` are file systems (btrfs) for the nodes; without them each has the pool of a driver that was told of none.
+    """
     with netns.network(NODES) as addresses:
         peers = [{"node": name, "address": address} for name, address in addresses.items()]
-        drivers = [start(name, config={"peers": peers, **config}, within=tuple(netns.inside(name))) for name in NODES]
+        drivers = []
+        for name in NODES:
+            if pools:
+                config["pools"] = [{"name": "default", "type": "btrfs", "path": str(pools[name])}]
+            drivers.append(start(name, config={"peers": peers, **config}, within=tuple(netns.inside(name))))
         try:
             yield drivers
         finally:
