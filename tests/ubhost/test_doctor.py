@@ -1,6 +1,7 @@
 """What the doctor finds: each illness alone, on an otherwise healthy node."""
 
 import json
+import socket
 import stat
 from collections.abc import Mapping
 from dataclasses import replace
@@ -13,7 +14,7 @@ from ubhost.discovery import Discovery, Level
 from ubhost.doctor import report
 from ubhost.doctor.cli import main
 from ubhost.doctor.compatibility import TABLE, parse
-from ubhost.doctor.facts import ConfigFile, Facts, Node
+from ubhost.doctor.facts import ConfigFile, Daemon, Facts, Node
 from ubhost.doctor.findings import Finding, Verdict
 from ubhost.doctor.look import look
 from ubhost.model import NumaNode, UbEntity, UbHost, UrmaDevice
@@ -27,6 +28,10 @@ NRI_ON = {
     "plugins": {"io.containerd.nri.v1.nri": {"disable": False}, "io.containerd.grpc.v1.cri": {"enable_cdi": True}}
 }
 CDI_FILE = ConfigFile("/var/run/cdi/unifiedbus.com-urma.json", {"kind": "unifiedbus.com/urma", "devices": [1, 2]})
+
+AGENT = Daemon("ub-agent", Node("/run/ub-node/agent.sock", SOCKET), answers=True)
+CSI = Daemon("ub-csi", Node("/var/lib/kubelet/plugins/csi-ub.unifiedbus.com/csi.sock"), answers=False)
+QOS = Daemon("nri-qos", Node("/run/ub-node/nri-qos.sock", SOCKET), answers=True, unit="nri-qos.service")
 
 HEALTHY = Facts(
     kernel="6.6.0-98.oe2403sp3",
@@ -44,11 +49,12 @@ HEALTHY = Facts(
     controllers=frozenset({"cpu", "cpuset", "memory", "io", "rdma"}),
     kubelet_sockets=(Node("/var/lib/kubelet/device-plugins/kubelet.sock", SOCKET),),
     containerd=ConfigFile("/etc/containerd/config.toml", NRI_ON),
+    containerd_socket=Node("/run/containerd/containerd.sock", SOCKET),
     nri_socket=Node("/var/run/nri/nri.sock", SOCKET),
     cdi=(CDI_FILE,),
     cni=(ConfigFile("/etc/cni/net.d/05-ub.conflist", {"plugins": [{"type": "bridge"}, {"type": "ub-cni"}]}),),
     cni_plugin=Node("/opt/cni/bin/ub-cni", FILE),
-    agent=Node("/run/ub-node/agent.sock", SOCKET),
+    daemons=(AGENT, CSI, QOS),
     versions={"containerd": "containerd github.com/containerd/containerd 1.7.24 hash"},
 )
 assert HEALTHY.found is not None
@@ -156,7 +162,17 @@ def with_containerd(content: Mapping[str, Any]) -> Facts:
         (replace(HEALTHY, cni=(ConfigFile("c", {"type": "bridge"}),)), "cni", "warning", "conflist"),
         (replace(HEALTHY, cni=(*HEALTHY.cni, ConfigFile("c", trouble="x"))), "cni-config", "problem", "correct"),
         (replace(HEALTHY, cni_plugin=Node("/opt/cni/bin/ub-cni")), "cni", "problem", "ubnode install"),
-        (replace(HEALTHY, agent=Node("/run/ub-node/agent.sock")), "agent", "warning", "systemctl start ub-agent"),
+        (replace(HEALTHY, cni_plugin=Node("/opt/cni/bin/ub-cni", FILE & ~0o111)), "cni", "problem", "not executable"),
+        (replace(HEALTHY, containerd_socket=Node("/run/containerd/containerd.sock")), "containerd", "warning",
+         "systemctl start containerd"),
+        (replace(HEALTHY, daemons=(Daemon("ub-agent", Node("/run/ub-node/agent.sock"), answers=False),)), "ub-agent",
+         "warning", "no socket at /run/ub-node/agent.sock"),
+        (replace(HEALTHY, daemons=(replace(AGENT, answers=False),)), "ub-agent", "warning", "nobody answers"),
+        (replace(HEALTHY, daemons=(replace(CSI, unit="ub-csi.service"),)), "ub-csi", "problem",
+         "systemctl start ub-csi.service"),
+        (replace(HEALTHY, daemons=(replace(QOS, answers=False),)), "nri-qos", "warning", "journalctl -u nri-qos"),
+        (replace(HEALTHY, is_root=False), "rights", "warning", "sudo ubnode doctor"),
+        (replace(HEALTHY, damaged=("urma_1",)), "records", "warning", "attachments --repair"),
         (replace(HEALTHY, kernel="5.10.0-oe"), "version-kernel", "problem", "5.15 is needed"),
         (replace(HEALTHY, kernel="6.12.1"), "ub-generation", "warning", "OLK-6.6"),
         (replace(HEALTHY, kernel="5.10.0-216.oe2203sp4"), "ub-generation", "warning", "of OLK-5.10"),
@@ -212,7 +228,34 @@ def test_an_empty_machine_is_looked_at_without_an_error(tmp_path: Path) -> None:
     assert facts.trouble is not None
     assert "no UB host here" in facts.trouble
     assert (facts.cgroup, facts.cni, facts.containerd, facts.versions) == (None, (), None, {})
-    assert not facts.agent.exists
+    assert [(daemon.socket.exists, daemon.answers, daemon.unit) for daemon in facts.daemons] == [(False, False, "")] * 3
+
+
+def test_a_program_that_was_killed_is_told_from_one_that_answers(tmp_path: Path) -> None:
+    roots = Roots(tmp_path)
+    roots.run.mkdir(parents=True)
+    (tmp_path / "etc/systemd/system").mkdir(parents=True)
+    (tmp_path / "etc/systemd/system/nri-qos.service").touch()
+    with socket.socket(socket.AF_UNIX) as living, socket.socket(socket.AF_UNIX) as dead:
+        living.bind(str(roots.agent_socket))
+        living.listen()
+        dead.bind(str(roots.run / "nri-qos.sock"))
+        agent, csi, qos = look(roots).daemons
+    assert (agent.answers, csi.answers, qos.answers) == (True, False, False)
+    assert (qos.socket.is_socket, qos.unit, agent.unit) == (True, "nri-qos.service", "")
+
+
+def test_records_that_cannot_be_read_are_told(tmp_path: Path) -> None:
+    folder = Roots(tmp_path).state / "attachments"
+    folder.mkdir(parents=True)
+    (folder / "urma_1@c1@net1.json").write_text('{"version": ')
+    assert look(Roots(tmp_path)).damaged == ("urma_1",)
+
+
+def test_what_else_would_be_possible_is_noted() -> None:
+    noted = {f.check: f.title for f in report.examine(replace(HEALTHY, kinds=("ubcore", "rdma")))}
+    assert noted["providers"] == "rdma would be possible, too: ubcore is taken"
+    assert "providers" not in {f.check for f in report.examine(replace(HEALTHY, kinds=("ubcore",)))}
 
 
 def test_configurations_of_others_are_read_and_broken_ones_are_told(tmp_path: Path) -> None:

@@ -66,6 +66,13 @@ def _containerd(facts: Facts, file: ConfigFile) -> Iterator[Finding]:
     if file.trouble:
         yield problem("containerd", f"{file.path} cannot be read", file.trouble, "correct the file")
         return
+    if not facts.containerd_socket.is_socket:
+        yield warning(
+            "containerd",
+            f"containerd is not running: no socket at {facts.containerd_socket.path}",
+            "its configuration is there, but no container can start",
+            "systemctl start containerd; journalctl -u containerd",
+        )
     plugins = _table(file.content, "plugins")
     is_second = file.content.get("version") == 3 or " v2." in facts.versions.get("containerd", "")
     nri = _table(plugins, NRI)
@@ -76,7 +83,7 @@ def _containerd(facts: Facts, file: ConfigFile) -> Iterator[Finding]:
             "nri-qos cannot place containers, and 1.7 has it off unless told otherwise",
             f'set disable = false under [plugins."{NRI}"] in {file.path} and restart containerd',
         )
-    elif not facts.nri_socket.is_socket:
+    elif facts.containerd_socket.is_socket and not facts.nri_socket.is_socket:
         yield warning(
             "nri", "NRI is on, but its socket is not there", f"no {facts.nri_socket.path}", "restart containerd"
         )
@@ -132,8 +139,7 @@ def _cni(facts: Facts) -> Iterator[Finding]:
     if not good:
         yield note("cni", "no CNI configuration on this machine")
         return
-    types = {plugin.get("type") for file in good for plugin in _plugins(file)}
-    if OURS not in types:
+    if not uses_ub_cni(facts):
         yield warning(
             "cni",
             f"no network in {len(good)} configurations uses {OURS}",
@@ -141,19 +147,18 @@ def _cni(facts: Facts) -> Iterator[Finding]:
             "start ub-agent with conf mode conflist, or write a network (docs: CNI)",
         )
         return
-    if facts.cni_plugin.exists:
+    path = facts.cni_plugin.path
+    if facts.cni_plugin.is_executable:
         yield ok("cni", f"{OURS} is configured and installed")
+    elif facts.cni_plugin.exists:
+        yield problem("cni", f"{OURS} cannot be run", f"{path} is not executable", "run `ubnode install cni`")
     else:
-        yield problem(
-            "cni", f"{OURS} is configured, but not installed", f"no {facts.cni_plugin.path}", "run `ubnode install`"
-        )
-    if not facts.agent.is_socket:
-        yield warning(
-            "agent",
-            "ub-agent is not running",
-            f"nobody at {facts.agent.path}: CNI calls work, but each starts the whole plugin",
-            "systemctl start ub-agent, or look at its DaemonSet",
-        )
+        yield problem("cni", f"{OURS} is configured, but not installed", f"no {path}", "run `ubnode install cni`")
+
+
+def uses_ub_cni(facts: Facts) -> bool:
+    """Whether a CNI configuration of this node names our plugin."""
+    return any(plugin.get("type") == OURS for file in facts.cni for plugin in _plugins(file))
 
 
 def _plugins(file: ConfigFile) -> list[Mapping[str, Any]]:

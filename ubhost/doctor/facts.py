@@ -30,12 +30,26 @@ class Node:
         return self.mode is not None and stat.S_ISSOCK(self.mode)
 
     @property
+    def is_executable(self) -> bool:
+        return self.mode is not None and stat.S_ISREG(self.mode) and bool(self.mode & 0o111)
+
+    @property
     def is_char_device(self) -> bool:
         return self.mode is not None and stat.S_ISCHR(self.mode)
 
     @property
     def is_open_to_others(self) -> bool:
         return self.mode is not None and bool(self.mode & 0o007)
+
+
+@dataclass(frozen=True, slots=True)
+class Daemon:
+    """One of ours. ``answers`` is ``None`` where we may not ask; ``unit`` is empty where systemd has none of it."""
+
+    name: str
+    socket: Node
+    answers: bool | None = None
+    unit: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +63,17 @@ class ConfigFile:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """One look. ``others`` counts network namespaces besides our own; versions are the programs' own words."""
+    """One look. ``others`` counts network namespaces besides our own; versions are the programs' own words.
+
+    ``kinds`` are all providers that are possible here; ``damaged`` the devices whose records cannot be read.
+    """
 
     kernel: str
     machine: str
     has_ubrt: bool = False
     modules: frozenset[str] = frozenset()
+    is_root: bool = True
+    kinds: tuple[str, ...] = ()
     found: Discovery | None = None
     trouble: str | None = None
     others: int = 0
@@ -70,9 +89,11 @@ class Facts:
     kubelet: ConfigFile | None = None
     containerd: ConfigFile | None = None
     crio: tuple[ConfigFile, ...] = ()
+    containerd_socket: Node = field(default_factory=lambda: Node(""))
     nri_socket: Node = field(default_factory=lambda: Node(""))
     cdi: tuple[ConfigFile, ...] = ()
     cni: tuple[ConfigFile, ...] = ()
     cni_plugin: Node = field(default_factory=lambda: Node(""))
-    agent: Node = field(default_factory=lambda: Node(""))
+    daemons: tuple[Daemon, ...] = ()
+    damaged: tuple[str, ...] = ()
     versions: Mapping[str, str] = field(default_factory=dict)

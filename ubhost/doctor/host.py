@@ -42,6 +42,12 @@ def _provider(facts: Facts) -> Iterator[Finding]:
         yield ok("provider", f"provider {kind.value} on hardware")
     else:
         yield note("provider", f"provider {kind.value}, level {level.value}", "no figure measured here is a UB figure")
+    if others := [other for other in facts.kinds if other != kind.value]:
+        yield note(
+            "providers",
+            f"{' and '.join(others)} would be possible, too: {kind.value} is taken",
+            "`auto` takes the first of sim, ubcore and rdma; `provider` in the configuration of ub-agent names another",
+        )
     if kind is Kind.UBCORE and not facts.has_ubrt:
         yield warning(
             "ubrt",
@@ -169,7 +175,7 @@ def _ubse(facts: Facts, found: Discovery) -> Iterator[Finding]:
         )
     half = [text for text in found.notes if "UBSE" in text or "super-node" in text]
     if half:
-        yield problem("ubse", "UBSE does not answer as it should", "; ".join(half), "journalctl -u ubse; ubsectl check")
+        yield problem("ubse", "UBSE does not answer as it should", "; ".join(half), "systemctl restart ubse; journalctl -u ubse; ubsectl check")
     else:
         yield ok("ubse", f"UBSE answers, {len(found.topology.nodes)} nodes in the super-node")
     if found.kind is Kind.UBCORE and not facts.has_ubse_group:

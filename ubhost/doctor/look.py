@@ -7,6 +7,7 @@ import contextlib
 import grp
 import json
 import os
+import socket
 import subprocess
 import tomllib
 from collections.abc import Mapping
@@ -16,9 +17,11 @@ from typing import Any
 import yaml
 
 from ubhost.discovery import Discovery
-from ubhost.doctor.facts import ConfigFile, Facts, Node
+from ubhost.doctor.facts import ConfigFile, Daemon, Facts, Node
 from ubhost.errors import UbError
 from ubhost.kernel.netns import living
+from ubhost.ledger import Ledger
+from ubhost.providers import possible
 from ubhost.roots import Roots
 from ubhost.survey import survey
 from ubhost.ubse.client import Ubse
@@ -40,6 +43,9 @@ MODULES = (
 )
 LARGEST = 1 << 20  # bytes of a configuration file
 VERSION_TIMEOUT_S = 5
+ANSWER_TIMEOUT_S = 2
+UNITS = ("etc/systemd/system", "usr/lib/systemd/system", "lib/systemd/system")
+CSI_SOCKET = "var/lib/kubelet/plugins/csi-ub.unifiedbus.com/csi.sock"
 
 
 def look(roots: Roots) -> Facts:
@@ -53,6 +59,8 @@ def look(roots: Roots) -> Facts:
         machine=system.machine,
         has_ubrt=(roots.sys / "firmware/acpi/tables/UBRT").exists(),
         modules=frozenset(name for name in MODULES if (roots.sys / "module" / name).is_dir()),
+        is_root=os.geteuid() == 0,
+        kinds=possible(roots),
         found=found,
         trouble=trouble,
         others=max(len(living()) - 1, 0),
@@ -71,11 +79,17 @@ def look(roots: Roots) -> Facts:
         kubelet=_read(root / "var/lib/kubelet/config.yaml", yaml.safe_load),
         containerd=_read(root / "etc/containerd/config.toml", tomllib.loads),
         crio=_folder(root / "etc/crio", ("*.conf", "crio.conf.d/*.conf"), tomllib.loads),
+        containerd_socket=_node(root / "run/containerd/containerd.sock"),
         nri_socket=_node(root / "var/run/nri/nri.sock"),
         cdi=_folder(root, ("etc/cdi/*.json", "var/run/cdi/*.json"), json.loads),
         cni=_folder(root / "etc/cni/net.d", ("*.conflist", "*.conf"), json.loads),
         cni_plugin=_node(root / "opt/cni/bin/ub-cni"),
-        agent=_node(roots.agent_socket),
+        daemons=(
+            _daemon("ub-agent", roots.agent_socket, root),
+            _daemon("ub-csi", root / CSI_SOCKET, root),
+            _daemon("nri-qos", roots.run / "nri-qos.sock", root),
+        ),
+        damaged=_damaged(roots),
         versions=_versions() if root == Path("/") else {},
     )
 
@@ -107,6 +121,32 @@ def _mode(path: Path) -> int | None:
         return path.stat().st_mode
     except OSError:
         return None
+
+
+def _daemon(name: str, path: Path, root: Path) -> Daemon:
+    unit = f"{name}.service"
+    is_unit = any((root / folder / unit).is_file() for folder in UNITS)
+    return Daemon(name, _node(path), _answers(path), unit if is_unit else "")
+
+
+def _answers(path: Path) -> bool | None:
+    """Whether somebody accepts; a daemon that was killed leaves its socket behind."""
+    try:
+        with socket.socket(socket.AF_UNIX) as peer:
+            peer.settimeout(ANSWER_TIMEOUT_S)
+            peer.connect(str(path))
+    except PermissionError:
+        return None
+    except OSError:
+        return False
+    return True
+
+
+def _damaged(roots: Roots) -> tuple[str, ...]:
+    try:
+        return tuple(record.device for record in Ledger(roots).records() if record.is_damaged)
+    except UbError:
+        return ()
 
 
 def _has_group(name: str) -> bool:

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
-from ubhost.doctor import cluster, compatibility, host
+from ubhost.doctor import cluster, compatibility, host, plugins
 from ubhost.doctor.facts import Facts
 from ubhost.doctor.findings import Finding, Verdict
 from ubhost.show.data import plain
@@ -15,7 +15,7 @@ _MARKS = {Verdict.PROBLEM: "problem", Verdict.WARNING: "warning", Verdict.NOTE: 
 
 def examine(facts: Facts) -> tuple[Finding, ...]:
     """Return every finding, the worst first, otherwise in the order of the checks."""
-    found = (*host.check(facts), *cluster.check(facts), *compatibility.check(facts))
+    found = (*host.check(facts), *cluster.check(facts), *plugins.check(facts), *compatibility.check(facts))
     return tuple(sorted(found, key=lambda finding: _ORDER.index(finding.verdict)))
 
 

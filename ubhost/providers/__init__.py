@@ -6,10 +6,10 @@
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from ubhost.errors import InvalidRequest, NotFound, Unsupported
+from ubhost.errors import InvalidRequest, NotFound, UbError, Unsupported
 from ubhost.kernel.netns import inode
 from ubhost.kernel.netsysfs import sysfs_of
 from ubhost.provider import Kind, Provider
@@ -46,6 +46,16 @@ def choose(roots: Roots, wanted: str = AUTO) -> Provider:
         except (NotFound, Unsupported) as error:
             missing.append(str(error))
     raise Unsupported(f"no UB host here: {'; '.join(missing)}")
+
+
+def possible(roots: Roots) -> tuple[str, ...]:
+    """Return the kinds of provider that this host has, in the order of ``auto``."""
+    found = []
+    for kind, make in _PROVIDERS.items():
+        with suppress(UbError):
+            make(roots)
+            found.append(kind)
+    return tuple(found)
 
 
 def _sim(roots: Roots) -> Provider:
