@@ -4,7 +4,7 @@ import fcntl
 import itertools
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
@@ -17,7 +17,6 @@ from ubnode.install import cli
 from ubnode.install.layout import Component, Places
 from ubnode.install.node import Node
 from ubnode.install.operations import bring, take_off
-from ubnode.install.plan import Record
 from ubnode.install.steps import Step
 
 EVERY = [str(component) for component in Component]
@@ -388,8 +387,8 @@ def test_uninstalling_looks_at_the_node_again_and_says_so(
 
 def test_what_comes_back_at_once_is_named(root: Path, bundle: Bundle) -> None:
     class Haunted(Node):
-        def sweep(self, record: Record) -> None:
-            super().sweep(record)
+        def sweep(self, paths: Iterable[str]) -> None:
+            super().sweep(paths)
             if not (plugin := self.root / "opt/cni/bin/ub-cni").is_symlink():
                 plugin.write_text("somebody's")
 

@@ -78,7 +78,7 @@ class Node:
         Raises:
             Damaged: the record of an earlier installation cannot be used.
         """
-        record = self._record()
+        record = self._record_in(self.place(RECORD))
         files, modes, links, others = {}, {}, {}, set()
         for path in {*paths, *record.files, *record.links, RECORD, CURRENT, CONTAINERD}:
             there = self.place(path)
@@ -138,10 +138,12 @@ class Node:
                         raise Busy("another ubnode is changing this node: wait for its end and try again") from error
             yield
 
-    def sweep(self, record: Record) -> None:
-        """Remove for good what was put aside, and what never came to its place: by us, or by one that was killed."""
-        for path in {*record.files, *record.links, RECORD, CURRENT, CONTAINERD}:
-            tree.clear_coming(self.place(path))
+    def sweep(self, paths: Iterable[str]) -> None:
+        """Remove for good what is aside of files and links, and what never came to its place, whoever was at work."""
+        put_aside = self._record_in(tree.aside(self.place(RECORD))).paths  # with the volumes of a pool beside it
+        put_aside |= self._record_in(tree.aside(self.place(STATE[1])) / Path(RECORD).name).paths
+        for path in {*paths, *put_aside, RECORD, CURRENT, CONTAINERD}:
+            tree.clear_around(self.place(path))
         folders = {str(PurePosixPath(path).parent) for path in (RELEASES, *STATE)} | {RELEASES, *STATE}
         for folder in sorted(folders):
             tree.clear(self.place(folder, follow=True))
@@ -185,8 +187,9 @@ class Node:
             case Withdraw(daemon, away):
                 self._withdraw(daemon) if away else None
 
-    def _record(self) -> Record:
-        content = statefile.read(self.place(RECORD), 1)
+    @staticmethod
+    def _record_in(file: Path) -> Record:
+        content = statefile.read(file, 1)
         try:
             return Record() if content is None else Record.parse(content)
         except (KeyError, TypeError, ValueError) as error:

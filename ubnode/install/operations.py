@@ -45,7 +45,7 @@ def bring(
                 _carry_out(node, steps, say)
                 _carry_out(node, older, say)
             finally:  # what it put aside is its own, also if all was taken back
-                node.sweep(record)
+                node.sweep([*record.paths, *_paths(want)])
         if not steps:
             say(f"nothing to do: {version} is installed")
         for hint in _hints(want, seen, steps):
@@ -88,7 +88,7 @@ def take_off(
             _announce(steps, say)
             return
         _carry_out(node, steps, say)
-        node.sweep(record)
+        node.sweep(record.paths)
         say(prove(node, steps))
         _tell_what_stays(node, seen, steps, say)
 
@@ -99,7 +99,7 @@ def _begun(node: Node, *, dry_run: bool) -> Iterator[Record]:
     with nullcontext() if dry_run else node.alone():
         record = node.observe([]).record
         if not dry_run:
-            node.sweep(record)
+            node.sweep(record.paths)
         yield record
 
 

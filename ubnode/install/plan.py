@@ -32,6 +32,10 @@ class Record:
     imports: bool = False
     whole: bool = True
 
+    @property
+    def paths(self) -> frozenset[str]:
+        return self.links | self.files.keys()
+
     def text(self) -> str:
         content = {
             "version": 1,
