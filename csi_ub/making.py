@@ -34,7 +34,7 @@ class Making(OwnVolumes):
             pool="",
             spec=spec,
             modes=frozenset(each.mode for each in wanted),
-            source=_source(request.volume_content_source),
+            source=_source(request.volume_content_source) if request.HasField("volume_content_source") else None,
             created=int(time.time()),
         )
         is_here = topology.is_within(self.volumes.place, places(request.accessibility_requirements.requisite))
@@ -98,7 +98,7 @@ class Making(OwnVolumes):
         return found[0].size, found[1]
 
 
-def _source(content: csi_pb2.VolumeContentSource) -> Source | None:
+def _source(content: csi_pb2.VolumeContentSource) -> Source:
     """Return what a volume is to be made from, whether it exists or not."""
     match content.WhichOneof("type"):
         case "snapshot":
@@ -108,7 +108,7 @@ def _source(content: csi_pb2.VolumeContentSource) -> Source | None:
             required(volume_id=content.volume.volume_id)
             return Source(content.volume.volume_id, is_snapshot=False)
         case None:
-            return None
+            raise InvalidRequest("volume_content_source names neither a snapshot nor a volume")
 
 
 def places(wanted: Iterable[csi_pb2.Topology]) -> list[dict[str, str]]:
@@ -136,8 +136,10 @@ def _refuse_incompatible(existing: Volume, want: Volume, sizes: CapacityRange, *
             f"volume {want.name!r} exists with {existing.size} bytes, not {sizes.required} to {sizes.limit or 'any'}"
         )
     if existing.spec != want.spec:
-        raise Conflict(f"volume {want.name!r} exists with other parameters: {existing.spec}")
+        raise Conflict(f"volume {want.name!r} exists with {parameters.difference(existing.spec, want.spec)}")
     if not want.modes <= existing.modes:
-        raise Conflict(f"volume {want.name!r} exists for {sorted(mode.name for mode in existing.modes)} only")
+        names = ", ".join(sorted(mode.name for mode in existing.modes))
+        raise Conflict(f"volume {want.name!r} exists for {names} only")
     if existing.source != want.source:
-        raise Conflict(f"volume {want.name!r} exists, made from {existing.source}, not from {want.source}")
+        made, wanted = existing.source or "nothing", want.source or "nothing"
+        raise Conflict(f"volume {want.name!r} exists, made from {made}, not from {wanted}")

@@ -107,6 +107,9 @@ class Source:
     id: str
     is_snapshot: bool
 
+    def __str__(self) -> str:
+        return f"{'snapshot' if self.is_snapshot else 'volume'} {self.id}"
+
 
 @dataclass(frozen=True, slots=True)
 class Volume:

@@ -7,15 +7,19 @@ from collections.abc import Sequence
 
 from csi_ub.model import Capability
 from ubhost.errors import InvalidRequest
-from ubhost.kernel.mounts import Attribute
+from ubhost.mounttable import Attribute
 
-_KNOWN = {
+# As the mount table spells them.
+OPTIONS = {
     "ro": Attribute.RDONLY,
-    "noexec": Attribute.NOEXEC,
     "nosuid": Attribute.NOSUID,
     "nodev": Attribute.NODEV,
+    "noexec": Attribute.NOEXEC,
     "noatime": Attribute.NOATIME,
     "nodiratime": Attribute.NODIRATIME,
+}
+_KNOWN = {
+    **OPTIONS,
     "rw": Attribute(0),
     "relatime": Attribute(0),
     "exec": Attribute(0),
@@ -32,6 +36,12 @@ def attributes(capability: Capability, *, is_read_only: bool) -> Attribute:
     """
     found = _ALWAYS | _parse(capability.mount_flags)
     return found | Attribute.RDONLY if is_read_only or capability.mode.is_read_only else found
+
+
+def options(attributes: Attribute) -> str:
+    """Return attributes as people write them: ``ro,nosuid``."""
+    names = [name for name, attribute in OPTIONS.items() if attribute & attributes]
+    return ",".join(names if attributes & Attribute.RDONLY else ["rw", *names])
 
 
 def _parse(flags: Sequence[str]) -> Attribute:

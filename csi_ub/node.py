@@ -9,7 +9,7 @@ from csi_ub.models.inline import EPHEMERAL, InlineModels, model_named
 from csi_ub.nodelooks import NodeLooks
 from csi_ub.nodevolumes import NodeVolumes
 from csi_ub.reasons import NotStaged
-from csi_ub.requests import one_capability, required
+from csi_ub.requests import capacity, one_capability, required
 from csi_ub.scratch import Scratch
 
 _Rpc = csi_pb2.NodeServiceCapability.RPC
@@ -129,4 +129,5 @@ class Node(csi_pb2_grpc.NodeServicer):
     ) -> csi_pb2.NodeExpandVolumeResponse:
         """Answer with the size: the controller's call grew the volume on every node already."""
         required(volume_id=request.volume_id, volume_path=request.volume_path)
+        capacity(request)
         return csi_pb2.NodeExpandVolumeResponse(capacity_bytes=self._looks.size(request.volume_id, request.volume_path))

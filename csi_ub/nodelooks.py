@@ -1,6 +1,7 @@
 """What a node can tell of the volumes that are mounted on it; nothing here changes anything."""
 
 import os
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from csi_ub.mounter import canonical
 from csi_ub.noderecord import NodeRecord, NodeRecords
 from csi_ub.pools.base import Usage
 from csi_ub.volumes import Volumes
-from ubhost.errors import NotFound, UbError
+from ubhost.errors import InvalidRequest, NotFound, UbError
 from ubhost.kernel import mountinfo
 
 _STATS_S = 3.0  # kubelet asks every minute for every volume; a hung one must not hold it up
@@ -58,8 +59,10 @@ class NodeLooks:
 
     def _mounted(self, volume_id: str, path: str) -> NodeRecord:
         record = NodeRecords(self.run).read(volume_id)
-        target = canonical(path) if path.startswith("/") else Path(path)
-        mounted = mountinfo.at(mountinfo.read(), target) if record else ()
+        mounted: tuple[mountinfo.Mount, ...] = ()
+        if record:
+            with suppress(InvalidRequest):  # no volume is ever mounted at a path that cannot be a mount point
+                mounted = mountinfo.at(mountinfo.read(), canonical(path))
         if record is None or not mounted or mounted[-1].origin not in (record.origin, *record.former):
             raise NotFound(f"volume {volume_id} is not mounted at {path}")
         return record

@@ -15,6 +15,7 @@ from pathlib import Path
 import msgspec
 
 from csi_ub.model import AccessMode, is_own_id
+from csi_ub.mountflags import options
 from ubhost import statefile
 from ubhost.errors import HostFault
 from ubhost.kernel.mountinfo import Origin
@@ -32,6 +33,10 @@ class Use:
     mode: AccessMode
     attributes: Attribute
     mount_group: int | None = None
+
+    def __str__(self) -> str:
+        group = "" if self.mount_group is None else f" for group {self.mount_group}"
+        return f"{self.mode.name} with {options(self.attributes)}{group}"
 
 
 @dataclass(frozen=True, slots=True)

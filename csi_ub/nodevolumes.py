@@ -63,12 +63,12 @@ class NodeVolumes:
     def settle(self) -> None:
         """Give back volumes that this node had attached before a reboot, which nobody will unstage any more."""
         for volume_id, context in self.debts.all():
-            with hold(self._locks, f"volume {volume_id}"):
-                if self._records.read(volume_id) is None:
-                    try:
+            try:
+                with hold(self._locks, f"volume {volume_id}", wait_s=0):
+                    if self._records.read(volume_id) is None:
                         self._detach(self.volumes.again(volume_id, context))
-                    except UbError as error:
-                        log.warning("not given back yet", extra={"volume_id": volume_id, "error": str(error)})
+            except UbError as error:
+                log.warning("not given back yet", extra={"volume_id": volume_id, "error": str(error)})
 
     def stage(self, volume_id: str, staging: str, capability: Capability, context: Mapping[str, str]) -> None:
         """Mount a volume at ``staging``; nothing happens if it is there for the same use.
@@ -334,4 +334,4 @@ def _open_staged(record: NodeRecord, staging: Path, table: Table) -> int:
 def _refuse_other_use(recorded: Use | None, use: Use, target: Path, seen: Seen) -> None:
     """Refuse a repeated call with other arguments. A mount without a record is judged by the mount table alone."""
     if seen.mounts and recorded is not None and recorded != use:
-        raise Conflict(f"{target} is in use as {recorded.mode.name}, {recorded.attributes!r}, not as asked for")
+        raise Conflict(f"{target} is in use as {recorded}, not as {use}")

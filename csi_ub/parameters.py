@@ -91,6 +91,39 @@ def engine(spec: Spec) -> str:
     return spec.engine or (REPLICATING if spec.replicas > 1 else "")
 
 
+def difference(known: Spec, wanted: Spec) -> str:
+    """Return in which parameters two specs differ, for people."""
+    before, after = _told(known), _told(wanted)
+    return ", ".join(f"{key} {before[key]}, not {after[key]}" for key in before if before[key] != after[key])
+
+
+def _told(spec: Spec) -> dict[str, str]:
+    """Return the parameters that ask for ``spec``."""
+    return {
+        "type": spec.type.value,
+        "consistency": spec.consistency.value,
+        "replicas": str(spec.replicas),
+        "pool": spec.pool or "of any name",
+        "engine": spec.engine or "of any name",
+        MUTABLE: f"{spec.max_staleness_s:g}s",
+        "switchPolicy": spec.switch_policy.value,
+        "writers": spec.writers.value,
+        _NAMESPACE: spec.namespace or "unknown",
+    }
+
+
+def check_context(context: Mapping[str, str]) -> None:
+    """Raise ``InvalidRequest`` if a volume context, which people may have written, holds values that cannot be."""
+    wrong: list[str] = []
+    _choice("type", context, VolumeType.FILESYSTEM, wrong)
+    _choice("consistency", context, Consistency.STRONG, wrong)
+    _choice("switchPolicy", context, Spec().switch_policy, wrong)
+    _choice("writers", context, Spec().writers, wrong)
+    _duration(context.get(MUTABLE, f"{Spec().max_staleness_s:g}s"), wrong)
+    if wrong:
+        raise InvalidRequest(f"volume context: {'; '.join(wrong)}")
+
+
 def refuse_all(parameters: Mapping[str, str]) -> None:
     """Raise ``InvalidRequest`` if there is any parameter but those that Kubernetes adds."""
     if unknown := sorted(by_people(parameters)):

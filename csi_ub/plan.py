@@ -3,19 +3,11 @@
 from dataclasses import dataclass
 from enum import Enum
 
+from csi_ub.mountflags import OPTIONS
 from csi_ub.reasons import InUse
 from csi_ub.steps import Bind, Folder, MountStep
 from ubhost.errors import Conflict
 from ubhost.mounttable import Attribute, Mount, Origin
-
-_OPTIONS = {
-    "ro": Attribute.RDONLY,
-    "nosuid": Attribute.NOSUID,
-    "nodev": Attribute.NODEV,
-    "noexec": Attribute.NOEXEC,
-    "noatime": Attribute.NOATIME,
-    "nodiratime": Attribute.NODIRATIME,
-}
 
 
 class Entry(Enum):
@@ -37,7 +29,7 @@ class Seen:
 def attributes_of(mount: Mount) -> Attribute:
     """Return those attributes of ``mount`` that we set."""
     found = Attribute(0)
-    for option, attribute in _OPTIONS.items():
+    for option, attribute in OPTIONS.items():
         if option in mount.options:
             found |= attribute
     return found
@@ -81,12 +73,14 @@ def plan_unmount(
     Mounts of ``dead`` daemons are taken away even if they are in use: nobody can use them.
 
     Raises:
-        InUse: something that is not ours is mounted there; it stays.
+        InUse: something that is not ours is mounted there, or is what the path names; it stays.
     """
     for mount in seen.mounts:
         if mount.origin not in ours | dead:
             raise InUse(f"{target} carries a mount of {mount.origin.root} ({mount.fstype}) that is not this volume's")
     steps: list[MountStep] = [_without(it, target, lazy=it.origin in dead) for it in reversed(seen.mounts)]
+    if remove and not seen.mounts and seen.entry is Entry.OTHER:
+        raise InUse(f"{target} is no folder of ours, so it stays: a volume is published at a folder. Remove it by hand")
     if remove and (seen.mounts or seen.entry is Entry.FOLDER):
         steps.append(Folder(target, exists=False))
     return tuple(steps)

@@ -59,15 +59,20 @@ def capabilities(messages: Iterable[csi_pb2.VolumeCapability]) -> tuple[Capabili
     return found
 
 
-def capacity(request: csi_pb2.CreateVolumeRequest | csi_pb2.ControllerExpandVolumeRequest) -> CapacityRange:
+def capacity(
+    request: csi_pb2.CreateVolumeRequest | csi_pb2.ControllerExpandVolumeRequest | csi_pb2.NodeExpandVolumeRequest,
+) -> CapacityRange:
     """Return the sizes asked for; an absent range is all zero.
 
     Raises:
+        InvalidRequest: there is a range, with no size in it.
         OutOfRange: a size is negative, or more is required than the limit allows.
     """
     if not request.HasField("capacity_range"):
         return CapacityRange()
     sizes = CapacityRange(request.capacity_range.required_bytes, request.capacity_range.limit_bytes)
+    if sizes == CapacityRange():
+        raise InvalidRequest("capacity_range has neither required_bytes nor limit_bytes")
     if sizes.required < 0 or sizes.limit < 0:
         raise OutOfRange(f"capacity of {sizes.required} to {sizes.limit} bytes is negative")
     if sizes.limit and sizes.required > sizes.limit:

@@ -103,8 +103,16 @@ class Shelf(Generic[R]):
         return record if record.id == id_ else None
 
     def all(self) -> Iterator[R]:
-        """Yield every record, in the order of ids; an unreadable one is logged and left out."""
-        for name in sorted(entry.name for entry in self.home.iterdir()):
+        """Yield every record, in the order of ids; an unreadable one is logged and left out.
+
+        Raises:
+            HostFault: the pool directory has gone.
+        """
+        try:
+            names = sorted(entry.name for entry in self.home.iterdir())
+        except OSError as error:
+            raise HostFault(f"cannot list {self.home}: {error.strerror}") from error
+        for name in names:
             try:
                 record = self.find(name)
             except HostFault as error:

@@ -3,8 +3,11 @@
 import logging
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from csi_ub.model import Volume
+from csi_ub.pool import Pool
 from csi_ub.volumes import Volumes
 from ubhost.errors import Busy, UbError
 
@@ -14,39 +17,56 @@ log = logging.getLogger(__name__)
 
 
 def serve(volumes: Volumes) -> None:
-    """Make the volumes of this node reachable again, after a reboot; then see that they stay so."""
+    """Make the volumes of this node reachable again, after a reboot; then see that they stay so.
+
+    What goes wrong is logged, and tried again in the next round: it neither keeps the driver from starting nor ends
+    the rounds.
+    """
     for engine in volumes.engines.known.values():
-        try:
+        with _going_on("not resumed", engine=engine.name):
             engine.resume()
-        except UbError as error:
-            log.warning("not resumed", extra={"engine": engine.name, "error": str(error)})
-    _look_after(volumes)
+    look_after(volumes)
     if volumes.engines.has_peers:
         threading.Thread(target=_look_after_for_ever, args=(volumes,), name="supervisor", daemon=True).start()
 
 
-def _look_after_for_ever(volumes: Volumes) -> None:
-    while True:
-        time.sleep(_EVERY_S)
-        _look_after(volumes)
-
-
-def _look_after(volumes: Volumes) -> None:
+def look_after(volumes: Volumes) -> None:
     """Start the data daemons that died. A volume that a call is working on is left to that call."""
     for pool in volumes.pools:
-        for volume in pool.volumes.all():
-            try:
-                with pool.volumes.lock(volume.id, wait_s=0):
-                    if pool.volumes.find(volume.id) == volume:
-                        volumes.engines.named(volume.engine).look_after(volume, pool)
-            except Busy:
-                continue
-            except UbError as error:
-                log.warning("not reachable", extra={"volume_id": volume.id, "error": str(error)})
+        with _going_on("pool not looked after", pool=pool.name):
+            for volume in pool.volumes.all():
+                with _going_on("not reachable", volume_id=volume.id):
+                    _look_after_one(volumes, volume, pool)
 
     def find(volume_id: str) -> Volume | None:
         found = volumes.own(volume_id)
         return found[0] if found else None
 
     for engine in volumes.engines.known.values():
-        engine.tidy(find)
+        with _going_on("not tidied", engine=engine.name):
+            engine.tidy(find)
+
+
+def _look_after_for_ever(volumes: Volumes) -> None:
+    while True:
+        time.sleep(_EVERY_S)
+        look_after(volumes)
+
+
+def _look_after_one(volumes: Volumes, volume: Volume, pool: Pool) -> None:
+    with pool.volumes.lock(volume.id, wait_s=0):
+        if pool.volumes.find(volume.id) == volume:
+            volumes.engines.named(volume.engine).look_after(volume, pool)
+
+
+@contextmanager
+def _going_on(what: str, **about: str) -> Iterator[None]:
+    """Log what the body raises and go on: one volume in trouble takes no other with it."""
+    try:
+        yield
+    except Busy as error:
+        log.debug(what, extra={**about, "error": str(error)})
+    except UbError as error:
+        log.warning(what, extra={**about, "error": str(error)})
+    except Exception:  # a bug of ours in one engine must not leave the volumes of all others without daemons
+        log.exception(what, extra=about)

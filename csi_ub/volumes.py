@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from csi_ub import topology
+from csi_ub import parameters, topology
 from csi_ub.engines import Engines
 from csi_ub.engines.base import Engine, Reach
 from csi_ub.model import Snapshot, Volume, VolumeType, is_own_id, is_owned_by
@@ -95,6 +95,7 @@ class Volumes:
 
         Raises:
             NotFound: no such volume.
+            InvalidRequest: ``context`` is none that CreateVolume returns.
             Unsupported: it lies on another machine, and its engine does not reach that far.
         """
         found = self.own(volume_id)
@@ -103,6 +104,7 @@ class Volumes:
         owner = context.get("owner", "")
         if not is_own_id(volume_id) or not is_owned_by(volume_id, owner) or owner == self.node:
             raise NotFound(f"volume {volume_id!r} does not exist")
+        parameters.check_context(context)
         if self.engines.named(context.get("engine", "")).spans_machines:
             return Reach(volume_id, owner, self._newest(volume_id, owner, context), None)
         neighbour = _neighbour(context.get("path", ""))
@@ -110,7 +112,7 @@ class Volumes:
             return Reach(volume_id, owner, dict(context), neighbour)
         raise Unsupported(
             f"volume {volume_id} belongs to node {owner}, whose pool is not on this machine: engine "
-            f"{context.get('engine')!r} does not reach it"
+            f"{context.get('engine', '')} does not reach it"
         )
 
     def reach(self, volume: Volume, pool: Pool) -> Reach:
