@@ -18,7 +18,7 @@ GENERIC = struct.Struct("=BBH")  # command, version, reserved
 ATTRIBUTE = struct.Struct("=HH")  # length, type
 STATUS = struct.Struct("=i")
 
-NLMSG_ERROR, NLMSG_DONE = 2, 3
+NLMSG_ERROR, NLMSG_DONE, NLMSG_MIN_TYPE = 2, 3, 0x10  # what is below is netlink's own
 NLM_F_REQUEST, NLM_F_MULTI, NLM_F_ACK, NLM_F_DUMP = 0x1, 0x2, 0x4, 0x300
 NLM_F_CAPPED = 0x100  # in an acknowledgement: the request is not repeated in it
 NLA_TYPE_MASK = 0x3FFF  # the two upper bits say "nested" and "network byte order"

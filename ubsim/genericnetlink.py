@@ -12,6 +12,7 @@ import socket
 import struct
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 from ubhost.kernel.netlink import (
@@ -27,7 +28,9 @@ from ubhost.netlink import (
     NLM_F_ACK,
     NLM_F_DUMP,
     NLM_F_MULTI,
+    NLM_F_REQUEST,
     NLMSG_DONE,
+    NLMSG_MIN_TYPE,
     STATUS,
     Frame,
     Malformed,
@@ -48,6 +51,8 @@ CTRL_ATTR_VERSION, CTRL_ATTR_HDRSIZE, CTRL_ATTR_MAXATTR = 3, 4, 5
 MSGHDR = struct.Struct("=QI4xQQ")  # name, its length, parts, their number; what follows is for descriptors
 IOVEC = struct.Struct("=QQ")
 MAX_PARTS = 64
+NUMBER = struct.Struct("=H")
+LONGEST_NAME = 16  # GENL_NAMSIZ, its end counted
 
 
 class GenericNetlink:
@@ -87,8 +92,10 @@ class GenericNetlink:
         request = self._sent(call)
         if not given.getsockname()[0]:
             given.bind((0, 0))  # as the kernel does for who sends before it has an address
-        for datagram in self._answers(request, Caller(call.pid, 0)):
-            self._sender.sendto(datagram, given.getsockname())
+        port, _ = given.getsockname()
+        for answer in self._answers(request, Caller(call.pid, 0)):
+            for frame in frames(answer):  # whatever address was written into the request
+                self._sender.sendto(replace(frame, port=port).encode(), (port, 0))
         self._listener.answer(call, len(request))
 
     def _sent(self, call: seccomp.Call) -> bytes:
@@ -109,12 +116,18 @@ class GenericNetlink:
         except Malformed:
             return  # the kernel drops it as well
         for request in requests:
-            if request.kind == GENL_ID_CTRL:
-                yield from controlled(request)
-            elif request.kind == SIMULATED_FAMILY:
-                yield from (frame.encode() for frame in frames(self._ask_driver(request, caller)))
-            else:
-                yield acknowledgement(request.encode(), errno.ENOENT)
+            yield from self._answer(request, caller)
+
+    def _answer(self, request: Frame, caller: Caller) -> Iterator[bytes]:
+        if not request.flags & NLM_F_REQUEST or request.kind < NLMSG_MIN_TYPE:  # nothing is asked
+            if request.flags & NLM_F_ACK:
+                yield acknowledgement(request.encode(), 0)
+        elif request.kind == GENL_ID_CTRL:
+            yield from controlled(request)
+        elif request.kind == SIMULATED_FAMILY:
+            yield from (frame.encode() for frame in frames(self._ask_driver(request, caller)))
+        else:
+            yield acknowledgement(request.encode(), errno.ENOENT)
 
     def _ask_driver(self, request: Frame, caller: Caller) -> bytes:
         with ExitStack() as opened, socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as driver:
@@ -154,20 +167,13 @@ def controlled(request: Frame) -> Iterator[bytes]:
 
     ``NETLINK_GENERIC`` has more families on a real host; a program that looks for another finds none.
     """
-    command = request.body[0] if len(request.body) >= GENERIC.size else 0
-    asked = dict(attributes(request.body[GENERIC.size :]))
-    if command != CTRL_CMD_GETFAMILY:
-        yield acknowledgement(request.encode(), errno.EOPNOTSUPP)
+    if code := _refused(request):
+        yield acknowledgement(request.encode(), code)
         return
-    is_dump = request.flags & NLM_F_DUMP == NLM_F_DUMP
-    name = asked.get(CTRL_ATTR_FAMILY_NAME, b"").rstrip(b"\0").decode(errors="replace")
-    number = asked.get(CTRL_ATTR_FAMILY_ID)
-    if not is_dump and name != FAMILY_NAME and number != struct.pack("=H", SIMULATED_FAMILY):
-        yield acknowledgement(request.encode(), errno.ENOENT)
-        return
+    is_dump = _is_dump(request)
     body = GENERIC.pack(CTRL_CMD_NEWFAMILY, CTRL_VERSION, 0)
     body += attribute(CTRL_ATTR_FAMILY_NAME, FAMILY_NAME.encode() + b"\0")
-    body += attribute(CTRL_ATTR_FAMILY_ID, struct.pack("=H", SIMULATED_FAMILY))
+    body += attribute(CTRL_ATTR_FAMILY_ID, NUMBER.pack(SIMULATED_FAMILY))
     for kind, value in (
         (CTRL_ATTR_VERSION, FAMILY_VERSION),
         (CTRL_ATTR_HDRSIZE, 0),
@@ -179,3 +185,28 @@ def controlled(request: Frame) -> Iterator[bytes]:
         yield Frame(NLMSG_DONE, STATUS.pack(0), NLM_F_MULTI, request.sequence, request.port).encode()
     elif request.flags & NLM_F_ACK:
         yield acknowledgement(request.encode(), 0)
+
+
+def _is_dump(request: Frame) -> bool:
+    return request.flags & NLM_F_DUMP == NLM_F_DUMP
+
+
+def _refused(request: Frame) -> int:
+    """Return the errno that the controller refuses with, 0 if it answers. Order and numbers are the kernel's."""
+    if len(request.body) < GENERIC.size:
+        return errno.EINVAL
+    if request.body[0] != CTRL_CMD_GETFAMILY:
+        return errno.EOPNOTSUPP
+    if _is_dump(request):
+        return 0
+    try:
+        asked = dict(attributes(request.body[GENERIC.size :]))
+    except Malformed:
+        return errno.EINVAL
+    number, name = asked.get(CTRL_ATTR_FAMILY_ID), asked.get(CTRL_ATTR_FAMILY_NAME)
+    if number is not None and len(number) < NUMBER.size:
+        return errno.ERANGE
+    if name is None:
+        return errno.EINVAL if number is None else 0 if number == NUMBER.pack(SIMULATED_FAMILY) else errno.ENOENT
+    text, end, _ = name[:LONGEST_NAME].partition(b"\0")
+    return errno.EINVAL if not end else 0 if text == FAMILY_NAME.encode() else errno.ENOENT
