@@ -2,7 +2,7 @@
 
 
 def host_and_port(address: str) -> tuple[str, int]:
-    """Return the parts of ``127.0.0.1:9479``, ``[::1]:9479`` or ``:9479``.
+    """Return the parts of ``127.0.0.1:9479``, ``[::1]:9479`` or ``:9479`` (no host: any address, of IPv4 and IPv6).
 
     Raises:
         ValueError: it is none of these.

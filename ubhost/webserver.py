@@ -71,7 +71,7 @@ class WebServer:
     def stop(self) -> None:
         if self._server and self._thread:
             self._is_stopping = True
-            here = (str(self._server.server_address[0]), self.port)
+            here = (host_and_port(self._address)[0] or "127.0.0.1", self.port)
             with suppress(OSError), socket.create_connection(here, timeout=1):
                 pass  # one more caller, so that it looks
             self._thread.join()
@@ -99,6 +99,7 @@ class WebServer:
 
 def _server(host: str, port: int, answer: Callable[[str], Answer]) -> "ThreadingHTTPServer":
     from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+    from socketserver import TCPServer
 
     class Handler(BaseHTTPRequestHandler):
         timeout = 10  # seconds; a caller that says nothing does not hold a thread for ever
@@ -114,8 +115,15 @@ def _server(host: str, port: int, answer: Callable[[str], Answer]) -> "Threading
         def log_message(self, format: str, *arguments: object) -> None:  # noqa: A002 - the library's name
             log.debug("http", extra={"request": format % arguments})
 
+    has_both = not host and socket.has_dualstack_ipv6()
+
     class Server(ThreadingHTTPServer):
         daemon_threads = True
-        address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        address_family = socket.AF_INET6 if ":" in host or has_both else socket.AF_INET
+
+        def server_bind(self) -> None:
+            if has_both:
+                self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+            TCPServer.server_bind(self)  # the library's own asks DNS for our name, and waits for it
 
     return Server((host, port), Handler)

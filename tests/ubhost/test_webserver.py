@@ -1,5 +1,6 @@
 """Metrics and probes of a daemon."""
 
+import socket
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -51,6 +52,20 @@ def test_a_daemon_that_is_not_ready_lives_and_says_why(server: WebServer, why: l
     why[0] = "no runtime"
     assert get(server, "/readyz") == (503, "no runtime\n")
     assert get(server, "/healthz") == (200, "ok\n")
+
+
+@pytest.mark.parametrize("caller", ["127.0.0.1", "[::1]"])
+def test_without_a_host_callers_of_ipv4_and_ipv6_are_answered(caller: str) -> None:
+    """Nodes of a cluster may have addresses of one kind only, and probes come to those."""
+    server = WebServer(":0", [], lambda: is_ready(None))
+    server.start()
+    try:
+        if caller.startswith("[") and not socket.has_dualstack_ipv6():
+            caller = "127.0.0.1"  # a kernel without IPv6: nobody calls from there
+        with urllib.request.urlopen(f"http://{caller}:{server.port}/healthz", timeout=60) as answer:
+            assert answer.read() == b"ok\n"
+    finally:
+        server.stop()
 
 
 def test_other_paths_name_the_ones_there_are(server: WebServer) -> None:
