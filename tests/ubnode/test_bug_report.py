@@ -1,6 +1,7 @@
 """A report holds what it says, is bounded, and gives no secret away."""
 
 import os
+import resource
 import tarfile
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 
 from ubhost.errors import InvalidRequest
 from ubnode.bugreport import gather as gathering
+from ubnode.bugreport.archive import write
 from ubnode.bugreport.cli import main
 from ubnode.bugreport.gather import Left, Taken, gather
 from ubnode.bugreport.redact import HIDDEN, redact
@@ -172,6 +174,16 @@ def test_the_archive_is_its_owners_and_lists_what_it_holds(
     assert {"report/ABOUT.txt", "report/commands/doctor.txt", "report/etc/ub-node/csi.yaml"} <= texts.keys()
     with pytest.raises(InvalidRequest, match="File exists"):
         main(["--output", str(report)])
+
+
+def test_the_half_of_a_report_is_not_left(tmp_path: Path) -> None:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (MIB, resource.RLIM_INFINITY))  # stands for a disk that is full
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            write(tmp_path / "r.tar.gz", [Taken("noise", os.urandom(2 * MIB))], 0)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_logs_of_our_own_pods_are_taken_and_those_of_others_are_not(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import os
 import tarfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import BinaryIO
 
 from ubhost.errors import InvalidRequest
 from ubnode.bugreport.gather import Left, Taken
@@ -31,9 +32,17 @@ def write(path: Path, pieces: Sequence[Taken | Left], seconds: int) -> int:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise InvalidRequest(f"{path}: {error.strerror}") from error
-    folder = path.name.removesuffix(".tar.gz")
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            _fill(file, path.name.removesuffix(".tar.gz"), pieces, seconds)
+            return file.tell()
+    except BaseException:  # the half of a report would be taken for a whole one
+        path.unlink()
+        raise
+
+
+def _fill(file: BinaryIO, folder: str, pieces: Sequence[Taken | Left], seconds: int) -> None:
     with (
-        os.fdopen(descriptor, "wb") as file,
         gzip.GzipFile(fileobj=file, mode="wb", mtime=seconds, filename="") as packed,
         tarfile.open(fileobj=packed, mode="w") as archive,
     ):
@@ -41,7 +50,6 @@ def write(path: Path, pieces: Sequence[Taken | Left], seconds: int) -> int:
         for piece in pieces:
             if isinstance(piece, Taken):
                 _add(archive, f"{folder}/{piece.path}", piece.content, seconds)
-    return path.stat().st_size
 
 
 def _add(archive: tarfile.TarFile, name: str, content: bytes, seconds: int) -> None:
