@@ -23,6 +23,7 @@ from e2e.image import Image
 
 QEMU = "qemu-system-x86_64"
 BOOT_S = 300.0
+EMPTY_NODE = 3
 CMDLINE = (
     "root=/dev/vda rw console=ttyS0 quiet mitigations=off random.trust_cpu=on cryptomgr.notests panic=-1 psi=1 "
     "systemd.show_status=0 systemd.unit=ub-e2e.target systemd.journald.forward_to_console=0"
@@ -37,6 +38,16 @@ def _numa(cpus_per_socket: int) -> tuple[str, ...]:
         *("-object", "memory-backend-ram,id=m1,size=768M", "-numa", f"node,nodeid=1,cpus={second},memdev=m1"),
         *("-object", "memory-backend-ram,id=m2,size=512M", "-numa", "node,nodeid=2,memdev=m2"),
         *("-numa", "dist,src=0,dst=1,val=21", "-numa", "dist,src=0,dst=2,val=80", "-numa", "dist,src=1,dst=2,val=80"),
+    )
+
+
+def _empty_node() -> tuple[str, ...]:
+    """A node that has nothing yet: memory can be plugged into it, as memory is borrowed over UB."""
+    distances = ((0, 80), (1, 80), (2, 100))
+    return (
+        "-numa",
+        f"node,nodeid={EMPTY_NODE}",
+        *(word for node, far in distances for word in ("-numa", f"dist,src={node},dst={EMPTY_NODE},val={far}")),
     )
 
 
@@ -57,14 +68,26 @@ class Link:
 
 
 @dataclass(frozen=True)
+class Uplink:
+    """The guest reaches servers on this machine's loopback at ``HOST``; without a route it reaches nothing else."""
+
+    HOST = "10.0.2.2"
+    GUEST = "10.0.2.15/24"
+
+    def arguments(self) -> tuple[str, ...]:
+        return ("-netdev", "user,id=uplink", "-device", "virtio-net-pci,netdev=uplink")
+
+
+@dataclass(frozen=True)
 class Spec:
     """What a guest is made of."""
 
     image: Image
     payload: Path
     name: str = "node0"
-    link: Link | None = None
+    link: Link | Uplink | None = None
     cpus_per_socket: int = 2
+    has_empty_node: bool = False  # NUMA node 3, without anything, for ``plug_memory``
     shared_memory: Path | None = None  # /dev/pmem0: the same file in two guests is memory that both load and store
 
 
@@ -164,6 +187,15 @@ class Machine:
         self._monitor("system_reset")
         return self.wait_ready()
 
+    def plug_memory(self, size: int) -> None:
+        """Put ``size`` bytes of memory, whole blocks of 128 MiB, into the empty node while the guest runs."""
+        self._monitor("object-add", **{"qom-type": "memory-backend-ram", "id": "borrowed", "size": size})
+        self._monitor("device_add", driver="pc-dimm", id="dimm", memdev="borrowed", node=EMPTY_NODE)
+
+    def unplug_memory(self) -> None:
+        """Ask the guest to let the plugged memory go; it is gone when the guest says so, or it stays."""
+        self._monitor("device_del", id="dimm")
+
     def stop(self) -> None:
         """End QEMU by its pid; the guest's disk changes are forgotten."""
         if self._channel:
@@ -177,19 +209,20 @@ class Machine:
                 self._process.wait()
         shutil.rmtree(self._work, ignore_errors=True)
 
-    def _monitor(self, command: str) -> None:
+    def _monitor(self, command: str, **arguments: object) -> None:
         """Have QEMU carry out a command. Source: QEMU docs/interop/qmp-spec."""
+        greeting = {"execute": "qmp_capabilities"}
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as monitor:
             monitor.settimeout(10)
             monitor.connect(str(self._work / "monitor"))
             with monitor.makefile("rw") as lines:
                 lines.readline()  # its greeting
-                for name in ("qmp_capabilities", command):
-                    lines.write(json.dumps({"execute": name}) + "\n")
+                for request in (greeting, {"execute": command, "arguments": arguments}):
+                    lines.write(json.dumps(request) + "\n")
                     lines.flush()
                     while "return" not in (answer := json.loads(lines.readline())):
                         if "error" in answer:
-                            raise HarnessError(f"QEMU refuses {name}: {answer['error']['desc']}")
+                            raise HarnessError(f"QEMU refuses {request}: {answer['error']['desc']}")
 
     def _command(self) -> tuple[str, ...]:
         spec, work = self.spec, self._work
@@ -201,6 +234,7 @@ class Machine:
             *("-accel", "tcg,thread=multi" if accel == "tcg" else accel),
             *("-cpu", "max", "-smp", str(2 * spec.cpus_per_socket)),
             *("-m", "2048,slots=2,maxmem=4G", *_numa(spec.cpus_per_socket)),
+            *(_empty_node() if spec.has_empty_node else ()),
             *("-kernel", str(image.kernel), "-initrd", str(image.initramfs)),
             *("-append", f"{CMDLINE} ub.name={spec.name}"),
             *("-drive", f"file={image.disk},if=virtio,format=raw,cache=unsafe,snapshot=on"),

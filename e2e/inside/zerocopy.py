@@ -19,12 +19,13 @@ from pathlib import Path
 
 from e2e.inside.cri import Container, Pod, Runtime, import_images
 from e2e.inside.network import in_netns, install_plugin, write_conflist
+from e2e.inside.pods import USR
 from e2e.inside.programs import BUNDLE, RESULTS, daemon, wait_until
 
 LIBRARY = Path("/usr/lib/x86_64-linux-gnu/libsmc-preload.so")
 DROP_IN = Path("/run/systemd/system/containerd.service.d/real.conf")
 PAYLOAD = Path("/mnt/payload")
-MOUNTS = {Path("/usr"): "/usr", Path("/usr/lib"): "/lib", Path("/usr/lib64"): "/lib64", PAYLOAD / "e2e": "/e2e"}
+MOUNTS = {**USR, PAYLOAD / "e2e": "/e2e"}
 STREAM = ("/usr/bin/python3", "-m", "e2e.inside.stream")
 SECONDS = "3"
 HOLD_S = 5.0  # so long the client goes on after it was looked at, for the counters of the RDMA device
