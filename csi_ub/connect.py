@@ -11,7 +11,10 @@ from csi_ub.engines.bind import BindEngine
 from csi_ub.engines.bricks import Bricks
 from csi_ub.engines.clients import Clients, Healers
 from csi_ub.engines.daemonfiles import Files
+from csi_ub.engines.exports import Exports
 from csi_ub.engines.gluster import GlusterEngine
+from csi_ub.engines.nfs import NfsEngine
+from csi_ub.engines.nfsmounts import NfsMounts
 from csi_ub.engines.replication import Replication
 from csi_ub.engines.shm import ShmEngine
 from csi_ub.engines.syncthing import SyncthingEngine
@@ -85,6 +88,7 @@ def _engines(peers: Peers, pools: tuple[Pool, ...], roots: Roots, config: Config
             Replication(peers, Debts(state / "owed-replicas")),
         ),
         SyncthingEngine(peers.node, daemon, Keeper(peers.node, daemon, peers.hosts, state / "replicas"), peers),
+        NfsEngine(pools, Exports(), NfsMounts(run / "nfs"), peers),
         ShmEngine(Ubse(roots.ubse_socket.absolute()), roots.dev.absolute(), run / "memory", quotas),
         BindEngine(),
     )

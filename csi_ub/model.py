@@ -54,6 +54,7 @@ class Consistency(Enum):
 
     STRONG = "strong"
     EVENTUAL = "eventual"
+    CLOSE_TO_OPEN = "close-to-open"
 
 
 class Writers(Enum):

@@ -22,7 +22,6 @@ _ABSENT: Mapping[str, Mapping[str, str]] = {
     "type": {
         "block": "no engine for block devices; filesystem and model are there",
     },
-    "consistency": {"close-to-open": "no engine for NFS; strong and eventual are there"},
     "engine": {"ub-block": "no shared SSU namespaces"},
 }
 _NAMESPACE = "csi.storage.k8s.io/pvc/namespace"
@@ -72,7 +71,9 @@ def _misfits(spec: Spec, given: Mapping[str, str]) -> Iterator[str]:
     is_memory, is_eventual = spec.type is VolumeType.MEMORY, spec.consistency is Consistency.EVENTUAL
     if spec.engine and (spec.engine == SHARED_MEMORY) is not is_memory:
         yield f"engine {spec.engine!r} is not for type {spec.type.value}"
-    if spec.replicas > 1 and (is_eventual or spec.engine not in ("", REPLICATING)):
+    if spec.consistency is Consistency.CLOSE_TO_OPEN and spec.type is not VolumeType.FILESYSTEM:
+        yield "consistency close-to-open is for type filesystem only"
+    if spec.replicas > 1 and (spec.consistency is not Consistency.STRONG or spec.engine not in ("", REPLICATING)):
         yield f"replicas 3 is for consistency strong and engine {REPLICATING} only"
     if spec.replicas > 1 and spec.type is not VolumeType.FILESYSTEM:
         yield "replicas 3 is for type filesystem only: a model has a copy on each node with consistency eventual"
@@ -143,7 +144,7 @@ def modify(spec: Spec, mutable: Mapping[str, str]) -> Spec:
         wrong.append(f"{MUTABLE} is for consistency eventual only")
     staleness = _duration(given[MUTABLE], wrong) if MUTABLE in given else spec.max_staleness_s
     changed = replace(spec, consistency=consistency, max_staleness_s=staleness)
-    if consistency is Consistency.STRONG:  # what is for eventual volumes only is as if it had never been asked for
+    if consistency is not Consistency.EVENTUAL:  # what is for those only is as if it had never been asked for
         changed = replace(changed, max_staleness_s=Spec().max_staleness_s, writers=Spec().writers)
     wrong += _misfits(changed, {})
     if wrong:

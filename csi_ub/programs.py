@@ -57,9 +57,14 @@ def run(command: Sequence[str], *, timeout_s: float = 20) -> str:
     return done.stdout
 
 
+def has_systemd(systemd: Path = _SYSTEMD) -> bool:
+    """Whether systemd runs this machine, and can be asked from here."""
+    return systemd.is_dir() and shutil.which("systemd-run") is not None
+
+
 def apart(command: Sequence[str], systemd: Path = _SYSTEMD) -> list[str]:
     """Return the command that starts a daemon outside of the driver's own service, if there are services."""
-    if not (systemd.is_dir() and shutil.which("systemd-run")):
+    if not has_systemd(systemd):
         return list(command)
     name = Path(command[0]).name
     unit = f"ub-csi-{name}-{secrets.token_hex(4)}"

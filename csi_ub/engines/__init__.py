@@ -12,6 +12,7 @@ from ubhost.errors import InvalidRequest, Unsupported
 _KEEPERS = {
     Consistency.STRONG: ("glusterfs", "bind"),
     Consistency.EVENTUAL: ("syncthing", "bind"),
+    Consistency.CLOSE_TO_OPEN: ("nfs",),
 }
 
 
@@ -47,9 +48,9 @@ class Engines:
                 raise InvalidRequest(f"engine {wanted!r} is not for consistency {consistency.value}")
             engine.check(replicas)
             return engine
-        if consistency is Consistency.EVENTUAL and self.has_peers:
-            self.known["syncthing"].check()
-            return self.known["syncthing"]
+        if len(names) == 1 or (consistency is Consistency.EVENTUAL and self.has_peers):
+            self.known[names[0]].check()
+            return self.known[names[0]]
         for engine in (self.known[name] for name in names if name in self.known):
             try:
                 engine.check()
