@@ -13,19 +13,8 @@ from collections.abc import Iterator
 from contextlib import nullcontext
 
 from ubhost.kernel.netns import inode, visiting
-from ubhost.kernel.rtnl import (
-    IFINFO,
-    IFLA_IFNAME,
-    IFLA_MTU,
-    NLA_F_NESTED,
-    NLM_F_CREATE,
-    NLM_F_EXCL,
-    RTM_DELLINK,
-    RTM_NEWLINK,
-    U32,
-    Refused,
-    Rtnl,
-)
+from ubhost.kernel.rtmessages import IFINFO, IFLA_IFNAME, IFLA_MTU, NLA_F_NESTED, U32
+from ubhost.kernel.rtnl import NLM_F_CREATE, NLM_F_EXCL, RTM_DELLINK, RTM_NEWLINK, Refused, Rtnl
 from ubhost.model import Link
 from ubhost.netlink import NLM_F_ACK, Frame, attribute, attributes, frames
 

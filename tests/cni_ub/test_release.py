@@ -13,18 +13,8 @@ import pytest
 from cni_ub import reconcile
 from cni_ub.reconcile import Condition
 from tests.cni_ub.machine import Machine, ip
-from ubhost.kernel.rtnl import (
-    IFINFO,
-    IFLA_XDP,
-    IFLA_XDP_FD,
-    IFLA_XDP_FLAGS,
-    NLA_F_NESTED,
-    RTM_NEWLINK,
-    S32,
-    U32,
-    XDP_MODES,
-    Rtnl,
-)
+from ubhost.kernel.rtmessages import IFINFO, IFLA_XDP, IFLA_XDP_FD, IFLA_XDP_FLAGS, NLA_F_NESTED, S32, U32, XDP_MODES
+from ubhost.kernel.rtnl import RTM_NEWLINK, Rtnl
 from ubhost.netlink import NLM_F_ACK, attribute
 from ubhost.record import State
 from ubsim.faults import When

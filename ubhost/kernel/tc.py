@@ -9,7 +9,8 @@ Source: tc-tbf(8), tc-mirred(8), linux/pkt_sched.h, linux/pkt_cls.h, linux/tc_ac
 import errno
 import struct
 
-from ubhost.kernel.rtnl import NLA_F_NESTED, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE, Refused, Rtnl
+from ubhost.kernel.rtmessages import NLA_F_NESTED
+from ubhost.kernel.rtnl import NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE, Refused, Rtnl
 from ubhost.model import Rate
 from ubhost.netlink import NLM_F_ACK, NLM_F_DUMP, attribute, attributes
 
