@@ -17,7 +17,6 @@ pkg/kubelet/apis/podresources, release 1.34; its own words and structure.
 
 import contextlib
 import json
-import re
 import socket
 import stat
 import threading
@@ -25,7 +24,6 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent import futures
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import grpc
@@ -33,46 +31,18 @@ from ubproto.deviceplugin.v1beta1 import deviceplugin_pb2 as pb
 from ubproto.deviceplugin.v1beta1 import deviceplugin_pb2_grpc
 from ubproto.pluginregistration.v1 import pluginregistration_pb2 as registry_pb
 from ubproto.pluginregistration.v1 import pluginregistration_pb2_grpc
-from ubproto.podresources.v1 import podresources_pb2 as account_pb
 from ubproto.podresources.v1 import podresources_pb2_grpc
 
 from cni_ub.agent.socketpath import short
+from ubsim.kubelet_doors import Account, Legacy
+from ubsim.kubelet_doors import Registered as Registered
+from ubsim.kubelet_doors import objection as objection
+from ubsim.kubelet_endpoint import Endpoint
+from ubsim.kubelet_endpoint import Rejected as Rejected
 
-VERSIONS = ("v1beta1",)
 CHECKPOINT = "kubelet_internal_checkpoint"
 GET_INFO_S = 1.0
 LOOK_S = 0.05  # the real one is told by inotify, and reconciles once a second
-_RESOURCE = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
-
-
-class Rejected(Exception):
-    """A pod was not admitted; the text is what its owner would read."""
-
-
-@dataclass
-class Endpoint:
-    """One plugin that registered. Without a stream its devices are not to be trusted."""
-
-    resource: str
-    path: Path
-    channel: grpc.Channel
-    options: pb.DevicePluginOptions
-    devices: dict[str, pb.Device] = field(default_factory=dict)
-    lists: int = 0  # how many lists came over the stream
-    is_alive: bool = True
-
-    @property
-    def healthy(self) -> set[str]:
-        return {id_ for id_, device in self.devices.items() if device.health == "Healthy" and self.is_alive}
-
-
-@dataclass(frozen=True)
-class Registered:
-    """One registration, successful or not, for tests to look at."""
-
-    resource: str
-    way: str
-    error: str = ""
 
 
 class Kubelet:
@@ -178,7 +148,7 @@ class Kubelet:
             try:
                 info = stub.GetInfo(registry_pb.InfoRequest(), timeout=GET_INFO_S)
                 error = self._objection(info)
-                error = error or self._connect(info.name, Path(info.endpoint or path))
+                error = error or self.connect(info.name, Path(info.endpoint or path))
                 status = registry_pb.RegistrationStatus(plugin_registered=not error, error=error)
                 stub.NotifyRegistrationStatus(status, timeout=GET_INFO_S)
             except grpc.RpcError:
@@ -192,7 +162,7 @@ class Kubelet:
             return f"no handler registered for plugin type: {info.type}"
         return objection(info.name, info.supported_versions)
 
-    def _connect(self, resource: str, path: Path) -> str:
+    def connect(self, resource: str, path: Path) -> str:
         """Open the stream of a plugin in place of an older one; return what went wrong."""
         with short(path) as address:  # once connected, the address is not needed any more
             channel = grpc.insecure_channel(f"unix:{address}")
@@ -297,99 +267,13 @@ class Kubelet:
         pool, must = (aligned, []) if len(aligned) >= count else (free, sorted(aligned))
         ids = self._preferred(endpoint, pool, must, count)
         self.calls["Allocate"] += 1
-        request = pb.AllocateRequest(container_requests=[pb.ContainerAllocateRequest(devices_ids=ids)])
-        try:
-            answer = deviceplugin_pb2_grpc.DevicePluginStub(endpoint.channel).Allocate(request, timeout=10)
-        except grpc.RpcError as error:
-            raise Rejected(
-                f"Allocate failed due to rpc error: code = {error.code().name} desc = {error.details()}"
-            ) from error
-        if len(answer.container_responses) != 1:
-            raise Rejected(f"no containers in response to Allocate for {resource}")
-        return ids, answer.container_responses[0]
+        return ids, endpoint.allocate(ids)
 
     def _preferred(self, endpoint: Endpoint, pool: set[str], must: Sequence[str], count: int) -> list[str]:
-        """Ask the plugin what it would take; an answer that does not fit is ignored, as kubelet does."""
         if not endpoint.options.get_preferred_allocation_available:
             return sorted(pool)[:count]
         self.calls["GetPreferredAllocation"] += 1
-        asked = pb.ContainerPreferredAllocationRequest(
-            available_deviceIDs=sorted(pool), must_include_deviceIDs=must, allocation_size=count
-        )
-        request = pb.PreferredAllocationRequest(container_requests=[asked])
-        stub = deviceplugin_pb2_grpc.DevicePluginStub(endpoint.channel)
-        answer = stub.GetPreferredAllocation(request, timeout=10).container_responses[0].deviceIDs
-        chosen = [id_ for id_ in answer if id_ in pool][:count]
-        return chosen + sorted(pool - set(chosen))[: count - len(chosen)]
-
-
-class Legacy(deviceplugin_pb2_grpc.RegistrationServicer):
-    """``kubelet.sock`` in device-plugins."""
-
-    def __init__(self, kubelet: Kubelet) -> None:
-        self._kubelet = kubelet
-
-    def Register(self, request: pb.RegisterRequest, context: grpc.ServicerContext) -> pb.Empty:
-        time.sleep(self._kubelet.delay_s)
-        error = objection(request.resource_name, [request.version])
-        self._kubelet.registrations.append(Registered(request.resource_name, "legacy", error))
-        if error:
-            context.abort(grpc.StatusCode.UNKNOWN, error)
-        path = self._kubelet.plugins / request.endpoint
-        # The real one connects after it has answered.
-        threading.Thread(target=self._kubelet._connect, args=(request.resource_name, path), daemon=True).start()
-        return pb.Empty()
-
-
-class Account(podresources_pb2_grpc.PodResourcesListerServicer):
-    """``kubelet.sock`` in pod-resources."""
-
-    def __init__(self, kubelet: Kubelet) -> None:
-        self._kubelet = kubelet
-
-    def List(
-        self, request: account_pb.ListPodResourcesRequest, context: grpc.ServicerContext
-    ) -> account_pb.ListPodResourcesResponse:
-        self._kubelet.calls["List"] += 1
-        pods = [self._pod(pod) for pod in self._kubelet.pods]
-        return account_pb.ListPodResourcesResponse(pod_resources=pods)
-
-    def Get(
-        self, request: account_pb.GetPodResourcesRequest, context: grpc.ServicerContext
-    ) -> account_pb.GetPodResourcesResponse:
-        self._kubelet.calls["Get"] += 1
-        if not self._kubelet.can_get:
-            context.abort(grpc.StatusCode.UNKNOWN, "PodResources API Get method disabled")
-        pod = f"{request.pod_namespace}/{request.pod_name}"
-        if pod not in self._kubelet.pods:
-            text = f"pod {request.pod_name} in namespace {request.pod_namespace} not found"
-            context.abort(grpc.StatusCode.UNKNOWN, text)
-        return account_pb.GetPodResourcesResponse(pod_resources=self._pod(pod))
-
-    def _pod(self, pod: str) -> account_pb.PodResources:
-        namespace, _, name = pod.partition("/")
-        containers = [
-            account_pb.ContainerResources(
-                name=container,
-                devices=[
-                    account_pb.ContainerDevices(resource_name=resource, device_ids=[id_])
-                    for resource, ids in held.items()
-                    for id_ in ids
-                ],
-            )
-            for container, held in self._kubelet.pods[pod].items()
-        ]
-        return account_pb.PodResources(name=name, namespace=namespace, containers=containers)
-
-
-def objection(resource: str, versions: Sequence[str]) -> str:
-    """Return why kubelet would not register a resource; empty if it would."""
-    if not set(versions) & set(VERSIONS):
-        return f"requested API version {', '.join(versions)!r} is not supported by kubelet. Expected {VERSIONS}"
-    domain = resource.partition("/")[0]
-    if not _RESOURCE.fullmatch(resource) or "kubernetes.io" in domain or domain.startswith("requests."):
-        return f"the ResourceName {resource!r} is invalid"
-    return ""
+        return endpoint.preferred(pool, must, count)
 
 
 def _sockets(folder: Path) -> Iterator[tuple[Path, tuple[int, int]]]:
