@@ -50,8 +50,8 @@ test-binary:    ## the tests of the built executables
 test-chart:     ## the Helm chart, against the Kubernetes API (needs Go for its tools)
 	@packaging/setup test && .venv/bin/pytest $(PYTEST_OPTIONS) -m chart
 
-docs:           ## the pages that are made from the code: docs/reference.md, docs/compatibility.md
-	@packaging/setup && $(PY) -m docs.reference >docs/reference.md && $(PY) -m docs.compatibility >docs/compatibility.md
+docs:           ## what is made from the code: docs/reference.md, docs/compatibility.md, the schema of the chart's values
+	@packaging/setup && $(PY) -m docs.reference >docs/reference.md && $(PY) -m docs.compatibility >docs/compatibility.md && $(PY) packaging/values_schema.py >packaging/chart/ub-node/values.schema.json
 
 manifests:      ## packaging/manifests/: the chart for people without Helm (needs Go for Helm)
 	@packaging/render-manifests
@@ -83,7 +83,13 @@ bench-agent:    ## what ub-agent costs at rest, against its budget
 drills:         ## upgrades, kills and restarts under 20 pods that come and go, three minutes each (in the guest)
 	@packaging/setup e2e && UB_E2E_LONG=1 UB_E2E_DRILL_PODS=$${UB_E2E_DRILL_PODS:-20} UB_E2E_DRILL_SECONDS=$${UB_E2E_DRILL_SECONDS:-180} $(PY) -m e2e -k "drills"
 
+kubernetes:     ## Kubernetes itself, from its Go modules, for tests (once, 10 min); test-chart then asks a real API server, too
+	@e2e/kubernetes/build
+
+e2e-kubernetes: kubernetes ## a cluster of one node: kubelet in the guest gives pods our devices, volumes and QoS (5 min)
+	@packaging/setup e2e && UB_E2E_KUBERNETES=1 $(PY) -m e2e -k kubernetes
+
 e2e:            ## the built executables on a real node: QEMU, containerd, three NUMA nodes
 	@packaging/setup e2e && $(PY) -m e2e
 
-.PHONY: drills docs manifests bench-csi bench-nri bench-qos consistency consistency-short conformance help setup demo test test-kernel test-binary test-chart release image bench-cni bench-startup bench-agent bench-zerocopy lint fmt type proto build e2e
+.PHONY: kubernetes e2e-kubernetes drills docs manifests bench-csi bench-nri bench-qos consistency consistency-short conformance help setup demo test test-kernel test-binary test-chart release image bench-cni bench-startup bench-agent bench-zerocopy lint fmt type proto build e2e

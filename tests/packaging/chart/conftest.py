@@ -16,7 +16,7 @@ from tests.packaging.conftest import ROOT
 
 CHART = ROOT / "packaging" / "chart" / "ub-node"
 KUBERNETES = "v1.34.1"
-SNAPSHOTTER = "csi.sidecars.snapshotter=registry.example/csi-snapshotter:v8.4.0"
+SNAPSHOTTER = "csi.snapshots=true"
 EVERYTHING = (
     SNAPSHOTTER,
     "csi.snapshotClass=ub",

@@ -38,10 +38,13 @@ def test_a_misspelt_field_of_a_custom_resource_is_found(helm: str, conforms: Con
         assert conforms(text.replace(f"{field}:", f"{field}s:")).returncode == 1
 
 
-def test_an_unknown_value_is_refused(helm: str) -> None:
+@pytest.mark.parametrize(
+    "value", ["agent.enabeld=false", "nri.config.flor=2", "csi.config.fencing=maybe", "agent.config.log_level=3"]
+)
+def test_an_unknown_value_is_refused_down_to_the_configuration_of_a_daemon(helm: str, value: str) -> None:
     with pytest.raises(subprocess.CalledProcessError) as refused:
-        render_text(helm, "agent.enabeld=false")
-    assert "enabeld" in refused.value.stderr
+        render_text(helm, value)
+    assert value.partition("=")[0].rpartition(".")[2] in refused.value.stderr
 
 
 def test_the_plain_manifests_are_what_the_chart_gives_now(helm: str, tmp_path: Path) -> None:

@@ -60,7 +60,7 @@ def test_a_driver_on_the_host_needs_sidecars_only_and_no_privilege(render: Rende
     pod = pods(manifests)["ub-ub-node-csi"]
     assert [one["name"] for one in pod["containers"]] == ["registrar", "provisioner", "snapshotter"]
     assert not any(one["securityContext"].get("privileged") for one in pod["containers"])
-    assert {volume["name"] for volume in pod["volumes"]} == {"plugin", "registration"}
+    assert {volume["name"] for volume in pod["volumes"]} == {"plugin", "registration", "token"}
     assert "ub-ub-node-csi" not in of_kind(manifests, "ConfigMap")
     assert set(of_kind(manifests, "ServiceMonitor")) == {"ub-ub-node-agent", "ub-ub-node-nri"}
 

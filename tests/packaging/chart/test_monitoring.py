@@ -51,7 +51,7 @@ def test_probes_ask_a_port_that_the_configuration_opens(render: Render) -> None:
     manifests = render("nri.metricsPort=12345", "agent.metricsPort=12346", "csi.metricsPort=12347")
     for component, name, port in (("nri", "nri-qos", 12345), ("agent", "agent", 12346), ("csi", "csi", 12347)):
         text = of_kind(manifests, "ConfigMap")[f"ub-ub-node-{component}"]["data"][f"{component}.yaml"]
-        assert yaml.safe_load(text)["metrics_address"] == f"0.0.0.0:{port}"
+        assert yaml.safe_load(text)["metrics_address"] == f":{port}"
         assert container(manifests, name)["ports"][0]["containerPort"] == port
         if component != "csi":  # its probes go through the sidecar
             assert container(manifests, name)["readinessProbe"]["httpGet"] == {"path": "/readyz", "port": "metrics"}

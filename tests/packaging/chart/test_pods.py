@@ -1,11 +1,22 @@
 """The pods of a node: what they mount and see, how they are replaced, and what is left of a component that is off."""
 
 import re
+from pathlib import PurePosixPath
 
 import pytest
 
 from nri_qos.__main__ import parser as nri_parser
-from tests.packaging.chart.conftest import CONTROLLER, EVERYTHING, Render, container, mounts, of_kind, pods, render_text
+from tests.packaging.chart.conftest import (
+    CONTROLLER,
+    EVERYTHING,
+    Render,
+    container,
+    containers,
+    mounts,
+    of_kind,
+    pods,
+    render_text,
+)
 
 pytestmark = pytest.mark.chart
 
@@ -27,10 +38,58 @@ def test_namespaces_that_the_runtime_makes_later_are_seen_by_the_agent(render: R
     assert mounts(container(render(), "agent"))["/run/netns"]["mountPropagation"] == "HostToContainer"
 
 
+def test_what_one_pod_unmounts_is_held_by_no_other(render: Render) -> None:
+    """A folder that is mounted into a container brings what is mounted below it, and keeps that, if it is not told."""
+    whole = pods([*render(*EVERYTHING), *render("cleanup=true")]).values()
+    mounted = [
+        (container["name"], PurePosixPath(volume["hostPath"]["path"]), mount.get("mountPropagation"))
+        for pod in whole
+        for container in [*pod.get("initContainers", ()), *pod["containers"]]
+        for mount in container.get("volumeMounts", ())
+        for volume in pod["volumes"]
+        if volume["name"] == mount["name"] and "hostPath" in volume
+    ]
+    shared = {path for _, path, way in mounted if way == "Bidirectional"}
+    assert len(shared) == 3
+    for name, path, way in mounted:
+        if any(path == other or path in other.parents for other in shared):
+            assert way in ("Bidirectional", "HostToContainer"), (name, path)
+
+
 def test_resctrl_is_there_for_who_shall_use_it(render: Render) -> None:
     pod = pods(render("nri.config.resctrl.cache=25"))["ub-ub-node-nri"]
     assert pod["hostPID"]
     assert "/sys/fs/resctrl" in mounts(pod["containers"][0])
+
+
+def test_what_nri_qos_did_to_resctrl_is_taken_back_by_the_cleanup(render: Render) -> None:
+    found = container(render("nri.config.resctrl.cache=25", "cleanup=true"), "restore-qos")
+    assert "/host/sys/fs/resctrl" in mounts(found)
+
+
+def test_why_a_container_ended_is_told_and_no_file_of_the_nodes_dev_is_made_for_it(render: Render) -> None:
+    for found in [*containers(render(*EVERYTHING)), *containers(render("cleanup=true"))]:
+        assert found["terminationMessagePolicy"] == "FallbackToLogsOnError" or found["name"] == "done"
+        if "/dev" in {mount["mountPath"] for mount in found.get("volumeMounts", ())}:
+            assert found["terminationMessagePath"].startswith("/tmp/")
+
+
+@pytest.mark.parametrize("name", ["agent", "csi", "nri-qos"])
+def test_a_daemon_has_three_minutes_to_begin_and_is_then_asked_whether_it_lives_and_is_ready(
+    render: Render, name: str
+) -> None:
+    found = container(render(), name)
+    start = found["startupProbe"]
+    assert start["periodSeconds"] * start["failureThreshold"] == 180  # as the units have: TimeoutStartSec
+    assert {"livenessProbe", "readinessProbe"} <= found.keys()
+
+
+def test_a_driver_that_carries_volumes_of_others_is_not_restarted_for_being_slow(render: Render) -> None:
+    """Its data daemons would end with it."""
+    peers = ("csi.config.peers[0].node=a", "csi.config.peers[0].address=192.0.2.1")
+    found = container(render(*peers), "csi")
+    assert "livenessProbe" not in found
+    assert "readinessProbe" in found
 
 
 def test_sockets_that_others_make_anew_are_reached_through_their_folders(render: Render) -> None:
@@ -53,6 +112,11 @@ def test_another_kubelet_folder_is_used_everywhere(helm: str) -> None:
 def test_one_plugin_registers_per_node_at_a_time(render: Render) -> None:
     for manifest in of_kind(render(), "DaemonSet").values():
         assert manifest["spec"]["updateStrategy"]["rollingUpdate"]["maxSurge"] == 0
+
+
+def test_how_many_nodes_change_at_once_can_be_said(render: Render) -> None:
+    for manifest in of_kind(render("maxUnavailable=1"), "DaemonSet").values():
+        assert manifest["spec"]["updateStrategy"]["rollingUpdate"]["maxUnavailable"] == 1
 
 
 def test_a_pod_that_carries_volumes_of_others_is_replaced_only_when_its_node_is_drained(render: Render) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.packaging.chart.conftest import CONTROLLER, EVERYTHING, Render, containers, of_kind, pods
+from tests.packaging.chart.conftest import CONTROLLER, EVERYTHING, Render, container, containers, of_kind, pods
 
 pytestmark = pytest.mark.chart
 
@@ -56,17 +56,37 @@ def test_secrets_of_pods_are_seen_by_nobody_who_mounts_nothing_for_them(render: 
     assert seers == {"ub-ub-node-csi"}
 
 
-def test_who_needs_no_api_server_has_no_token(render: Render) -> None:
-    manifests = render()
-    specs = pods(manifests)
-    for name in ("ub-ub-node-agent", "ub-ub-node-nri"):
-        assert specs[name]["automountServiceAccountToken"] is False
+def test_only_who_asks_the_api_server_has_a_token(render: Render) -> None:
+    manifests = [*render(*EVERYTHING), *render(*CONTROLLER), *render("cleanup=true")]
+    assert {pod["automountServiceAccountToken"] for pod in pods(manifests).values()} == {False}
+    askers = {
+        found["name"]
+        for found in containers(manifests)
+        for mount in found.get("volumeMounts", ())
+        if mount["mountPath"] == "/var/run/secrets/kubernetes.io/serviceaccount"
+    }
+    assert askers == {"provisioner", "snapshotter", "resizer", "attacher"}
+
+
+def test_who_needs_no_api_server_has_no_rights_either(render: Render) -> None:
     bound = [
         subject["name"]
-        for binding in of_kind(manifests, "ClusterRoleBinding").values()
+        for binding in of_kind(render(), "ClusterRoleBinding").values()
         for subject in binding["subjects"]
     ]
     assert set(bound) == {"ub-ub-node-csi"}
+
+
+def test_the_controller_shares_no_files_of_the_host_and_is_confined_by_selinux(render: Render) -> None:
+    for found in pods(render(*CONTROLLER))["ub-ub-node-csi-controller"]["containers"]:
+        assert "seLinuxOptions" not in found["securityContext"]
+
+
+def test_who_writes_what_the_runtimes_apparmor_profile_forbids_has_none(render: Render) -> None:
+    """That of containerd and CRI-O denies writes below /sys/fs, but for cgroups."""
+    for settings, profile in (((), None), (("nri.config.resctrl.cache=25",), {"type": "Unconfined"})):
+        found = container(render(*settings), "nri-qos")
+        assert found["securityContext"].get("appArmorProfile") == profile
 
 
 def test_no_role_may_do_everything_or_read_secrets(render: Render) -> None:

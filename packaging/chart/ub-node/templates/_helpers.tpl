@@ -40,22 +40,58 @@ updateStrategy:
   type: RollingUpdate
   rollingUpdate:
     maxSurge: 0
-    maxUnavailable: 10%
+    maxUnavailable: {{ .Values.maxUnavailable }}
 {{- end }}
 
-{{/* A container that may write files of root on the node, and nothing else. */}}
+{{/* A container that may write its volumes as root, and nothing else. */}}
+{{- define "ub-node.bare" -}}
+runAsUser: 0
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities:
+  drop: [ALL]
+seccompProfile:
+  type: RuntimeDefault
+{{- end }}
+
+{{/* The same, where volumes are folders of the node. */}}
 {{- define "ub-node.confined" -}}
 securityContext:
-  runAsUser: 0
-  allowPrivilegeEscalation: false
-  readOnlyRootFilesystem: true
-  capabilities:
-    drop: [ALL]
+  {{- include "ub-node.bare" . | nindent 2 }}
   {{- with .Values.seLinuxOptions }}
   seLinuxOptions: {{ toYaml . | nindent 4 }}
   {{- end }}
-  seccompProfile:
-    type: RuntimeDefault
+{{- end }}
+
+{{/* Why a container ended is shown by kubectl describe. The usual path is in /dev, which is the node's in some of ours. */}}
+{{- define "ub-node.last-words" -}}
+terminationMessagePath: /tmp/termination-log
+terminationMessagePolicy: FallbackToLogsOnError
+{{- end }}
+
+{{/* Until a daemon has begun; then other probes look after it. As long as systemd would wait. */}}
+{{- define "ub-node.startup" -}}
+periodSeconds: 5
+timeoutSeconds: 5
+failureThreshold: 36
+{{- end }}
+
+{{/* The account's token, for the containers that ask the API server; the others of the pod have none. */}}
+{{- define "ub-node.token" -}}
+- name: token
+  projected:
+    defaultMode: 0400
+    sources:
+      - serviceAccountToken: {path: token, expirationSeconds: 3607}
+      - configMap:
+          name: kube-root-ca.crt
+          items: [{key: ca.crt, path: ca.crt}]
+      - downwardAPI:
+          items: [{path: namespace, fieldRef: {fieldPath: metadata.namespace}}]
+{{- end }}
+
+{{- define "ub-node.token-mount" -}}
+- {name: token, mountPath: /var/run/secrets/kubernetes.io/serviceaccount, readOnly: true}
 {{- end }}
 
 {{/* csi.yaml of the driver on a node. */}}
@@ -65,22 +101,46 @@ securityContext:
 {{- $config = merge (dict "peer_key_file" "/etc/ub-node-peers/key") $config }}
 {{- end }}
 {{- if .Values.csi.metricsPort }}
-{{- $config = merge (dict "metrics_address" (printf "0.0.0.0:%d" (int .Values.csi.metricsPort))) $config }}
+{{- $config = merge (dict "metrics_address" (printf ":%d" (int .Values.csi.metricsPort))) $config }}
 {{- end }}
 {{- toYaml $config }}
 {{- end }}
 
-{{/* Asked of the livenessprobe sidecar, which asks Probe. */}}
-{{- define "ub-node.csi-probe" -}}
-httpGet: {host: 127.0.0.1, path: /healthz, port: {{ . }}}
-periodSeconds: 10
-timeoutSeconds: 5
+{{/* Asked, at `port`, of the livenessprobe sidecar, which asks Probe. A driver that `carries` volumes of running pods by
+     data daemons in its container is not restarted because it is slow: that would end them. */}}
+{{- define "ub-node.csi-probes" -}}
+{{- $asked := printf "httpGet: {host: 127.0.0.1, path: /healthz, port: %d}" (int .port) -}}
+startupProbe:
+  {{ $asked }}
+  {{- include "ub-node.startup" . | nindent 2 }}
+{{- if not .carries }}
+livenessProbe:
+  {{ $asked }}
+  periodSeconds: 10
+  timeoutSeconds: 5
+  failureThreshold: 6
+{{- end }}
+readinessProbe:
+  {{ $asked }}
+  periodSeconds: 10
+  timeoutSeconds: 5
 {{- end }}
 
-{{/* A sidecar that talks to the driver and perhaps to the API server. */}}
+{{/* A sidecar: `top`, the container's `image` and `args`, `node` if it meets the driver in a folder of the node, `asks`
+     if it asks the API server. */}}
 {{- define "ub-node.sidecar" -}}
-{{- include "ub-node.confined" . }}
-resources: {{ toYaml .Values.csi.sidecars.resources | nindent 2 }}
+image: {{ .image }}
+args: {{ toYaml .args | nindent 2 }}
+{{- if .node }}
+{{ include "ub-node.confined" .top }}
+{{- else }}
+securityContext: {{ include "ub-node.bare" .top | nindent 2 }}
+{{- end }}
+terminationMessagePolicy: FallbackToLogsOnError
+resources: {{ toYaml .top.Values.csi.sidecars.resources | nindent 2 }}
 volumeMounts:
   - {name: plugin, mountPath: /csi}
+  {{- if .asks }}
+  {{- include "ub-node.token-mount" . | nindent 2 }}
+  {{- end }}
 {{- end }}
