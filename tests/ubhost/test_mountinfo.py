@@ -48,3 +48,29 @@ def test_a_line_of_unknown_form_is_quoted() -> None:
 
 def test_this_process_has_a_root() -> None:
     assert mountinfo.at(mountinfo.read(), Path("/"))
+
+
+@pytest.mark.parametrize("odd", [*"\r\v\f\x1c\x85\u2028", "\udcff", "\\012", "\\040", "\\134"])
+def test_a_name_holds_what_a_file_name_may_hold(tmp_path: Path, odd: str) -> None:
+    file = tmp_path / "mountinfo"
+    file.write_bytes(TABLE.replace("slave ", f"sl{odd}ve ").encode(errors="surrogateescape"))
+    name = {"\\012": "\n", "\\040": " ", "\\134": "\\"}.get(odd, odd)
+    assert [mount.target for mount in mountinfo.read(file)][-1] == f"/mnt/sl{name}ve"
+    assert [mount.id for mount in mountinfo.read_at(Path(f"/mnt/sl{name}ve"), path=file)] == [27, 42]
+
+
+def test_what_is_at_a_path_and_above_it_is_told_as_the_whole_table_tells_it(tmp_path: Path) -> None:
+    file = tmp_path / "mountinfo"
+    file.write_text(TABLE)
+    for path in map(Path, ("/", "/mnt", "/mnt/a b", "/mnt/a b/x/y", "/mnt/a", "/proc/self", "/mnt/slave")):
+        some, all_ = mountinfo.read_at(Path("/proc"), path, path=file), mountinfo.read(file)
+        assert mountinfo.at(some, path) == mountinfo.at(all_, path)
+        assert mountinfo.containing(some, path) == mountinfo.containing(all_, path)
+        assert mountinfo.at(some, Path("/proc")) == mountinfo.at(all_, Path("/proc"))
+
+
+def test_a_line_of_unknown_form_is_quoted_whichever_mounts_are_asked_for(tmp_path: Path) -> None:
+    file = tmp_path / "mountinfo"
+    file.write_text("nonsense\n")
+    with pytest.raises(HostFault, match="nonsense"):
+        mountinfo.read_at(Path("/"), path=file)

@@ -44,10 +44,29 @@ PINNED: list[tuple[Command, dict[Attribute, Value], str, str]] = [
         "03",
         "0800 0200 4800 0000 0c00 0300 0807 0605 0403 0201",
     ),
+    (
+        Command.DEL_EID,
+        {Attribute.HDR_ARGS_LEN: 72, Attribute.HDR_ARGS_ADDR: 1},
+        "04",
+        "0800 0200 4800 0000 0c00 0300 0100 0000 0000 0000",
+    ),
+    (
+        Command.SET_EID_MODE,
+        {Attribute.HDR_ARGS_LEN: 65, Attribute.HDR_ARGS_ADDR: 1},
+        "05",
+        "0800 0200 4100 0000 0c00 0300 0100 0000 0000 0000",
+    ),
+    (
+        Command.SHOW_SYSTEM,
+        {Attribute.DEV_NS_MODE: 1, Attribute.EID_NS_MODE: 0},
+        "2e",
+        "0500 0400 0100 0000 0500 1400 0000 0000",
+    ),
+    (Command.ADD_EID, {Attribute.UPDATE_EID_RET: -17}, "03", "0800 0e00 efff ffff"),
 ]
 
 
-@pytest.mark.parametrize(("command", "what", "number", "body"), PINNED, ids=[p[0].name for p in PINNED])
+@pytest.mark.parametrize(("command", "what", "number", "body"), PINNED, ids=[f"{p[0].name} {p[3]}" for p in PINNED])
 def test_a_command_has_these_bytes(command: Command, what: dict[Attribute, Value], number: str, body: str) -> None:
     wire = Message(command, what, family=0x20, sequence=7, port=9).encode()
     payload = bytes.fromhex(f"{number} 01 0000 {body}")

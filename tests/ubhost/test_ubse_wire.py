@@ -79,6 +79,36 @@ def test_borrowed_memory_names_its_blocks_before_its_size() -> None:
     assert packed == b"m".ljust(48, b"\0") + bytes.fromhex(numbers)
 
 
+def test_borrowing_as_a_numa_node_names_size_and_distance_or_a_lender() -> None:
+    name = b"m".ljust(48, b"\0")
+    assert NumaCreate("m", 128 << 20, Distance.L1).encode() == name + bytes.fromhex("0000000008000000 00000001")
+    lender = "00000001 00000000 0000000000000002 0000000008000000"
+    assert memory.NumaWithLender("m", Lender(1, 0, 2, 1 << 27)).encode() == name + bytes.fromhex(lender)
+
+
+def test_a_numa_node_is_a_signed_number_and_negative_where_there_is_none() -> None:
+    name = b"m".ljust(48, b"\0")
+    assert NumaRegion("m", 2).encode() == name + bytes.fromhex("0000000000000002")
+    assert NumaRegion.decode(name + b"\xff" * 8) == NumaRegion("m", -1)
+
+
+def test_lists_begin_with_their_count_and_have_no_padding() -> None:
+    assert bodies.encode_cpu_links([bodies.CpuLink(1, 2, 3, 4)]) == bytes.fromhex(
+        "00000001 00000001 00000002 00000003 00000004"
+    )
+    sizes = {"lend_ratio": 25, "total": 1 << 34, "free": 5, "huge_pages": 6, "free_huge_pages": 7}
+    assert bodies.encode_numa_memory([bodies.NumaMemory(1, 0, 2, is_remote=True, **sizes)]) == bytes.fromhex(
+        "00000001 00000001 00000000 00000002 00000001 00000019 0000000400000000 0000000000000005 00000006 00000007"
+    )
+    assert memory.encode_list([]) == bytes(4)
+    assert bodies.encode_node_list([bodies.NodeInfo(3, (0, 1), "n")])[:4] == bytes.fromhex("00000001")
+
+
+def test_shared_and_exclusive_devices_are_asked_for_by_the_first_of_four_bytes() -> None:
+    assert bodies.encode_urma_type(shared=False) == bytes(4)
+    assert bodies.encode_urma_type(shared=True) == bytes.fromhex("01000000")
+
+
 def test_the_memory_of_a_node_is_asked_for_in_host_order() -> None:
     assert bodies.encode_slot(5) == b"\5\0\0\0"
 
