@@ -62,7 +62,8 @@ class NodeLooks:
         mounted: tuple[mountinfo.Mount, ...] = ()
         if record:
             with suppress(InvalidRequest):  # no volume is ever mounted at a path that cannot be a mount point
-                mounted = mountinfo.at(mountinfo.read(), canonical(path))
+                target = canonical(path)
+                mounted = mountinfo.at(mountinfo.read_at(target), target)
         if record is None or not mounted or mounted[-1].origin not in (record.origin, *record.former):
             raise NotFound(f"volume {volume_id} is not mounted at {path}")
         return record

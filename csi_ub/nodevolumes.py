@@ -96,7 +96,8 @@ class NodeVolumes:
                 propagation.check(table, _existing(target), is_alone=self.is_alone)
                 after = replace(record, staged={**record.staged, str(target): use})
                 with self._noted(before or NodeRecord(volume_id, dict(reach.context), origin), after):
-                    self.debts.add(volume_id, reach.context)
+                    if self.volumes.engine(reach).spans_machines:  # else nobody holds us to it after a reboot
+                        self.debts.add(volume_id, reach.context)
                     if reach.context.get("type") != VolumeType.MODEL.value:
                         _give_to_group(source, capability.mount_group)
                     self._attach(reach, record, capability.mode)
@@ -111,7 +112,7 @@ class NodeVolumes:
         target = canonical(staging)
         with hold(self._locks, f"volume {volume_id}"):
             record = self._records.read(volume_id)
-            table = mountinfo.read()
+            table = mountinfo.read_at(target, *map(Path, record.published if record else ()))
             if record and set(record.staged) <= {str(target)} and (published := _still_published(record, table)):
                 raise InUse(f"volume {volume_id} is still published at {published[0]}")
             self._unmount(volume_id, record, target, table, remove=False)
@@ -153,7 +154,7 @@ class NodeVolumes:
             if not use.attributes & Attribute.RDONLY:
                 refuse_writing(volume_id, record.context, self.volumes.node)
             record = self._revived(record, reach, staged)
-            table = mountinfo.read()
+            table = mountinfo.read_at(target, staged, *map(Path, record.published))
             seen = see(target, table)
             _refuse_other_use(record.published.get(str(target)), use, target, seen)
             steps = plan_mount(Bind(str(target), record.origin, use.attributes), seen, frozenset(record.former))
@@ -181,7 +182,7 @@ class NodeVolumes:
         target = canonical(target_path)
         with hold(self._locks, f"volume {volume_id}"):
             record = self._records.read(volume_id)
-            self._unmount(volume_id, record, target, mountinfo.read(), remove=True)
+            self._unmount(volume_id, record, target, mountinfo.read_at(target), remove=True)
             if pod := handover.pod_of({}, str(target)):
                 handover.remove(self.run, pod, volume_id)
             if record and str(target) in record.published:

@@ -351,7 +351,8 @@ class Share:
             here = str(self.path.readlink())
             if "/trash/" in here or here.endswith(" (deleted)"):
                 raise NotFound(f"volume {self.volume} does not exist any more")
-            statefile.write(self._file(attachment.node), VERSION, msgspec.to_builtins(attachment))
+            durable = not self.is_one_machine  # what a reboot makes void need not outlive it
+            statefile.write(self._file(attachment.node), VERSION, msgspec.to_builtins(attachment), durable=durable)
 
     def detach(self, node: str) -> None:
         """Forget that a node uses the volume; it may be forgotten already."""

@@ -3,8 +3,9 @@
 usage: python -m bench.csi [--calls N] [--megabytes M] [--model-megabytes M]
 
 As root. Prints three tables; the last line is ``ratio`` of the median NodePublish to what the Go reference driver
-spends on it at least: one run of mount(8), measured in the same run. All figures are of this machine, with nodes
-simulated by network namespaces: they are not UB figures.
+spends on it at least: one run of mount(8), measured in the same run. What the kernel takes for the same steps without a
+driver is measured beside it, as is the load of the machine. All figures are of this machine, with nodes simulated by
+network namespaces: they are not UB figures.
 """
 
 import argparse
@@ -24,9 +25,12 @@ import grpc
 from ubproto.csi.v1 import csi_pb2 as csi
 
 from bench.csi import models
+from csi_ub.mounter import Mounter
+from csi_ub.steps import Bind
 from tests.csi_ub import netns
 from tests.csi_ub.driver import Driver
 from tests.csi_ub.pools import unmount_below
+from ubhost.mounttable import Attribute, Origin
 
 MiB = 1 << 20
 _KINDS: tuple[tuple[str, str, int], ...] = (  # and the node that uses it: the owner, or another
@@ -90,9 +94,23 @@ def calls(folder: Path, count: int) -> Times:
                 with times.measure("mount(8) --bind"):
                     subprocess.run(["mount", "--bind", source, target], check=True)
                 subprocess.run(["umount", target], check=True)
+            _bare(times, source, folder / "bare")
     finally:
         driver.stop()
     return times
+
+
+def _bare(times: Times, source: Path, target: Path) -> None:
+    """Measure what the kernel takes for a publication: the calls that the driver makes, and no driver."""
+    folder = os.open(source, os.O_PATH)
+    step = Bind(str(target), Origin("", ""), Attribute.NOSUID | Attribute.NODEV)
+    with times.measure("kernel: mkdir, bind"):
+        target.mkdir()
+        Mounter(folder).do(step)
+    with times.measure("kernel: umount, rmdir"):
+        Mounter().do(step.undo())
+        target.rmdir()
+    os.close(folder)
 
 
 def throughput(path: Path, megabytes: int) -> dict[str, float]:
@@ -181,12 +199,13 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="ub-bench-csi-") as name:
         folder = Path(name)
         try:
-            times = calls(folder, arguments.calls)
+            times, load = calls(folder, arguments.calls), os.getloadavg()[0]
             rates = volumes(folder, arguments.megabytes)
             (folder / "models").mkdir()
             model = models.measure(folder / "models", arguments.model_megabytes)
         finally:
             unmount_below(folder)
+    print(f"load {load:.1f} on {os.cpu_count()} CPUs")
     print(f"{'call (stand-in node)':<28} {'calls':>6} {'p50 ms':>9} {'p99 ms':>9}")
     for name in times.of:
         print(times.line(name))

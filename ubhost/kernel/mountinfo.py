@@ -6,35 +6,43 @@ touch the mounts at all. Source: proc_pid_mountinfo(5).
 
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
+from functools import lru_cache
 from pathlib import Path
 
 from ubhost.errors import HostFault
 from ubhost.mounttable import Mount as Mount
 from ubhost.mounttable import Origin as Origin
 
+_FILE = Path("/proc/self/mountinfo")
 _ESCAPE = re.compile(r"\\([0-7]{3})")
 
 
-def read(path: Path = Path("/proc/self/mountinfo")) -> tuple[Mount, ...]:
+def read(path: Path = _FILE) -> tuple[Mount, ...]:
     """Return every mount that this process sees.
 
     Raises:
         HostFault: /proc cannot be read, or a line has another form.
     """
-    try:
-        return parse(path.read_text(encoding="utf-8", errors="surrogateescape"))
-    except OSError as error:
-        raise HostFault(f"cannot read {path}: {error.strerror}") from error
+    return parse(_text(path))
 
 
-def parse(text: str) -> tuple[Mount, ...]:
-    """Return the mounts of a mountinfo text, in its order.
+def read_at(*targets: Path, path: Path = _FILE) -> tuple[Mount, ...]:
+    """Return the mounts on ``targets`` (resolved paths) and on the folders above them.
+
+    They are few on a node with thousands of mounts, which take milliseconds to read; see ``read``.
+    """
+    return parse(_text(path), frozenset(os.fspath(each) for target in targets for each in (target, *target.parents)))
+
+
+def parse(text: str, targets: Container[str] | None = None) -> tuple[Mount, ...]:
+    """Return the mounts of a mountinfo text, in its order; only those on ``targets`` if they are given.
 
     Raises:
         HostFault: a line has another form; the message quotes it.
     """
-    return tuple(_line(line) for line in text.splitlines())
+    lines = text.split("\n")[:-1]  # splitlines() knows more ends of a line than the kernel does
+    return tuple(_line(line) for line in lines if targets is None or _target(line) in targets)
 
 
 def at(mounts: Iterable[Mount], target: Path) -> tuple[Mount, ...]:
@@ -75,6 +83,20 @@ def origin(mounts: Iterable[Mount], descriptor: int) -> Origin:
     return Origin(mount.origin.device, os.path.normpath(Path(mount.origin.root) / inside))
 
 
+def _text(path: Path) -> str:
+    try:
+        return path.read_bytes().decode(errors="surrogateescape")
+    except OSError as error:
+        raise HostFault(f"cannot read {path}: {error.strerror}") from error
+
+
+def _target(line: str) -> str:
+    fields = line.split(" ", 5)
+    if len(fields) < 6:
+        raise _unknown(line)
+    return _plain(fields[4])
+
+
 def _line(line: str) -> Mount:
     before, _, after = line.partition(" - ")
     try:
@@ -85,15 +107,24 @@ def _line(line: str) -> Mount:
             parent=int(parent),
             origin=Origin(device, _plain(root)),
             target=_plain(target),
-            options=frozenset(options.split(",")),
+            options=_options(options),
             tags=tuple(tags),
             fstype=fstype,
             source=_plain(source),
-            super_options=frozenset(super_options.split(",")),
+            super_options=_options(super_options),
         )
     except ValueError as error:
-        raise HostFault(f"mountinfo has a line of unknown form: {line!r}") from error
+        raise _unknown(line) from error
+
+
+def _unknown(line: str) -> HostFault:
+    return HostFault(f"mountinfo has a line of unknown form: {line!r}")
+
+
+@lru_cache(1024)  # a node has thousands of mounts, and few ways to mount; a call that is waited for reads them all
+def _options(text: str) -> frozenset[str]:
+    return frozenset(text.split(","))
 
 
 def _plain(text: str) -> str:
-    return _ESCAPE.sub(lambda match: chr(int(match[1], 8)), text)
+    return _ESCAPE.sub(lambda match: chr(int(match[1], 8)), text) if "\\" in text else text
