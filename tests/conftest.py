@@ -6,9 +6,19 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import HealthCheck, settings
 
+SECTIONS = {"kernel", "binary", "chart"}
 settings.register_profile("default", deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("ci", parent=settings.get_profile("default"), derandomize=True, print_blob=True)
 settings.load_profile("ci" if os.environ.get("CI") else "default")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A marker names the one section that runs a test: with two it would run twice, or where it cannot."""
+    for item in items:
+        if len(marks := SECTIONS & {mark.name for mark in item.iter_markers()}) > 1:
+            raise pytest.UsageError(
+                f"{item.nodeid} has the markers {', '.join(sorted(marks))}: one section runs a test"
+            )
 
 
 @pytest.hookimpl(wrapper=True)

@@ -1,8 +1,10 @@
 """The script that CI runs: it says why at the very end, and leaves no process behind, however it ends."""
 
+import re
 import shutil
 import signal
 import subprocess
+import tomllib
 from contextlib import suppress
 from pathlib import Path
 
@@ -27,6 +29,18 @@ def checkout(tmp_path: Path) -> Path:
     shutil.copy(ROOT / ".ci" / "run", tmp_path / ".ci" / "run")
     (tmp_path / "Makefile").write_text(SECTIONS)
     return tmp_path
+
+
+def test_every_test_is_run_by_exactly_one_section() -> None:
+    """Each marker has a section of its own, and the rest has one; that no test has two, tests/conftest.py sees to."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    marks = [line.partition(":")[0] for line in project["tool"]["pytest"]["ini_options"]["markers"]]
+    makefile, script = (ROOT / "Makefile").read_text(), (ROOT / ".ci" / "run").read_text()
+    chosen = dict(re.findall(r'^([a-z-]+):.*\n\t@.*pytest .*-m "?([a-z ]+)"?$', makefile, re.MULTILINE))
+    assert sorted(chosen.values()) == sorted([*marks, " and ".join(f"not {mark}" for mark in marks)])
+    sections = " ".join(re.findall(r"order\+?=\((.*)\)", script)).split()
+    assert "\ntest: test-kernel " in makefile
+    assert {*chosen} <= {*sections, "test-kernel"}
 
 
 def working_in(folder: Path) -> list[str]:
