@@ -3,14 +3,11 @@
 Source: Linux Documentation/admin-guide/cgroup-v2.rst; reference/nri.md section 3.2.
 """
 
-import ctypes
-import os
 from enum import Enum
 from pathlib import Path
 
+from ubhost.kernel.statfs import CGROUP2_SUPER_MAGIC, magic
 from ubhost.roots import Roots
-
-CGROUP2_MAGIC = 0x63677270
 
 
 class Mode(Enum):
@@ -28,18 +25,9 @@ def mode(roots: Roots) -> Mode:
     path = folder(roots)
     try:
         if roots.root == Path("/"):
-            return Mode.V2 if _magic(path) == CGROUP2_MAGIC else Mode.OTHER
+            return Mode.V2 if magic(path) == CGROUP2_SUPER_MAGIC else Mode.OTHER
         if (path / "cgroup.controllers").exists():
             return Mode.V2
         return Mode.OTHER if any(path.iterdir()) else Mode.ABSENT
     except OSError:
         return Mode.ABSENT
-
-
-def _magic(path: Path) -> int:
-    """Return ``f_type`` of statfs(2), which Python does not offer: the first word of the answer."""
-    answer = (ctypes.c_long * 32)()
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.statfs(os.fsencode(path), ctypes.byref(answer)) != 0:
-        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), str(path))
-    return int(answer[0]) & 0xFFFFFFFF

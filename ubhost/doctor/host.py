@@ -175,7 +175,12 @@ def _ubse(facts: Facts, found: Discovery) -> Iterator[Finding]:
         )
     half = [text for text in found.notes if "UBSE" in text or "super-node" in text]
     if half:
-        yield problem("ubse", "UBSE does not answer as it should", "; ".join(half), "systemctl restart ubse; journalctl -u ubse; ubsectl check")
+        yield problem(
+            "ubse",
+            "UBSE does not answer as it should",
+            "; ".join(half),
+            "systemctl restart ubse; journalctl -u ubse; ubsectl check",
+        )
     else:
         yield ok("ubse", f"UBSE answers, {len(found.topology.nodes)} nodes in the super-node")
     if found.kind is Kind.UBCORE and not facts.has_ubse_group:

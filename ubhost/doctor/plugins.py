@@ -39,11 +39,12 @@ def _daemon(daemon: Daemon, *, is_wanted: bool) -> Iterator[Finding]:
         yield ok(daemon.name, f"{daemon.name} answers")
     elif daemon.answers is False and (daemon.unit or daemon.socket.exists or is_wanted):
         unit = daemon.unit
+        start = f"systemctl start {unit}; journalctl -u {unit}"
         yield Finding(
             daemon.name,
             Verdict.PROBLEM if daemon.name == "ub-csi" else Verdict.WARNING,
             f"{daemon.name} is not running: {'nobody answers' if daemon.socket.exists else 'no socket'} at "
             f"{daemon.socket.path}",
             MISSED[daemon.name],
-            f"systemctl start {unit}; journalctl -u {unit}" if unit else "start it; in a cluster, look at its DaemonSet and at its pod's log",
+            start if unit else "start it; in a cluster, look at its DaemonSet and at its pod's log",
         )
