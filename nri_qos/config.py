@@ -99,7 +99,7 @@ class Config:
     period: Annotated[float, Meta(ge=0.1, le=60)] = 1.0
     """Seconds of the loop."""
 
-    floor: Annotated[float, Meta(ge=0.1)] = 1.0
+    floor: Annotated[float, Meta(ge=0.1, le=cpulist.MAX_ID)] = 1.0
     """CPUs that offline work always keeps."""
 
     available: CpuList | None = None

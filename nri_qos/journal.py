@@ -1,7 +1,8 @@
 """What every cgroup file said before we wrote to it, and what we wrote: all that ``--restore`` needs.
 
 One JSON line a change, appended and flushed before the change is made, so that a kill at any point leaves enough to
-put everything back; a line that a crash tore is skipped. Lives where the cgroups do: gone after a reboot.
+put everything back; a line that a crash or a full disk tore is skipped. Lives where the cgroups do: gone after a
+reboot.
 
 A file counts as ours while it says what we wrote last. If a kill came between a line and its write, it says what we
 wrote before that, or the original: both are known here.
@@ -13,6 +14,8 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from nri_qos.settings import Place
 from ubhost.errors import HostFault
@@ -31,6 +34,15 @@ class Entry:
     def is_ours(self, now: str) -> bool:
         """Whether a file that says ``now`` was changed by nobody since."""
         return now in (self.written, self.before)
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """What a line is about."""
+
+    cgroup: str
+    file: str
+    gone: bool = False
 
 
 class Journal:
@@ -97,42 +109,48 @@ class Journal:
             _write(self._fd, records)
             self._lines += len(records)
             if self._lines > len(self.entries) + SPARE_LINES:
-                os.close(self._fd)
-                self._fd = self._write_anew()
+                old, self._fd = self._fd, self._write_anew()
+                os.close(old)
         except OSError as error:
             raise HostFault(f"cannot write {self._path}: {error}") from error
 
     def _load(self, data: bytes) -> None:
         damaged = 0
-        for line in data.decode(errors="replace").splitlines():
+        for line in filter(None, data.decode(errors="replace").splitlines()):
             try:
-                record = json.loads(line)
-                if "version" in record:
-                    continue
-                place = record["cgroup"], record["file"]
-                if record.get("gone"):
-                    self.entries.pop(place, None)
-                else:
-                    self.entries[place] = Entry(record["original"], record["written"], record["before"])
-            except (ValueError, KeyError, TypeError):
+                self._take_in(msgspec.json.decode(line))
+            except (msgspec.DecodeError, RecursionError):
                 damaged += 1
         if damaged:
             _log.warning("lines of the journal are unreadable", extra={"path": str(self._path), "lines": damaged})
 
+    def _take_in(self, record: object) -> None:
+        if isinstance(record, dict) and "version" in record:
+            return
+        where = msgspec.convert(record, Where)
+        place = where.cgroup, where.file
+        if where.gone:
+            self.entries.pop(place, None)
+        else:
+            self.entries[place] = msgspec.convert(record, Entry)
+
     def _write_anew(self) -> int:
         """Replace the file by one with a line for each live entry; return its descriptor, for appending."""
         temporary = self._path.with_name(f".{self._path.name}.tmp")
+        records = [json.dumps({"version": VERSION}), *(_record(place, entry) for place, entry in self.entries.items())]
         fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        _write(
-            fd, [json.dumps({"version": VERSION}), *(_record(place, entry) for place, entry in self.entries.items())]
-        )
-        temporary.replace(self._path)
+        try:
+            _write(fd, records)
+            temporary.replace(self._path)
+        except OSError:
+            os.close(fd)
+            raise
         self._lines = len(self.entries)
         return fd
 
 
 def _write(fd: int, records: list[str]) -> None:
-    data = "".join(f"{record}\n" for record in records).encode()
+    data = "".join(f"\n{record}" for record in records).encode()  # a line that a full disk tore stays by itself
     while data:
         data = data[os.write(fd, data) :]
     os.fsync(fd)

@@ -10,10 +10,10 @@ mm/memcontrol.c of OLK-6.6; reference/nri.md sections 2.2 and 3.1.
 import re
 from collections.abc import Collection, Iterator, Mapping
 
-from nri_qos.settings import line
+from nri_qos.settings import PAGE, line
 
 _BYTES = r"max|0|[1-9]\d*"
-_PERCENT = r"max|\d{1,3}(\.\d{1,2})?"
+_PERCENT = r"max|100(\.00?)?|\d{1,2}(\.\d{1,2})?"
 _LIMIT = r"(max|[1-9]\d*)"
 KNOBS: Mapping[str, str] = {
     "cpu.max.burst": r"\d+",  # microseconds
@@ -22,7 +22,7 @@ KNOBS: Mapping[str, str] = {
     "cpu.qos_level": r"-?\d",  # openEuler: -1 is offline
     "memory.min": _BYTES,
     "memory.low": _BYTES,
-    "memory.high": r"max|[1-9]\d*",  # 0 stops a cgroup for good
+    "memory.high": _BYTES,
     "memory.swap.high": _BYTES,
     "memory.swap.max": _BYTES,
     "memory.zswap.max": _BYTES,
@@ -39,16 +39,10 @@ BY_DEVICE: Mapping[str, str] = {
     "io.bfq.weight": r"default|[1-9]\d{0,2}|1000",
     "rdma.max": r"(\bhca_(handle|object)=(max|\d+) ?)+",
 }
-OWN = (
-    "cpu.weight",
-    "cpu.idle",
-    "cpu.max",
-    "cpuset.cpus",
-    "cpuset.mems",
-    "memory.reclaim",
-    "cgroup.kill",
-    "cpu.pressure",
-)
+SET = ("cpu.weight", "cpu.idle", "cpu.max", "cpuset.cpus", "cpuset.mems", "memory.high")
+"""Files that nri-qos sets by itself."""
+
+OWN = (*SET, "memory.reclaim", "cgroup.kill", "cpu.pressure")
 """Files that nri-qos works with by itself."""
 
 _HUGETLB = re.compile(r"hugetlb\.\d+[KMG]B\.max")
@@ -67,6 +61,8 @@ def check(files: Mapping[str, str]) -> Iterator[str]:
             )
         elif not re.fullmatch(pattern, value):
             yield f"{file}: {value!r} is not a value of it"
+        elif file == "memory.high" and value != "max" and int(value) < PAGE:
+            yield f"{file}: {value} is less than a page ({PAGE}), which the kernel takes for 0: it stops a pod for good"
 
 
 def value(file: str, configured: str) -> str:

@@ -17,13 +17,14 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
+from nri_qos.settings import PAGE
+
 RECLAIM = 0.05  # of what a pod has, in a period
 RECLAIM_PERIODS = 3  # in which that alone is tried
 LOWER = 0.95  # of what a pod has, in a period
 RAISE = 1.1  # of its limit, in a period
 CALM_PERIODS = 12  # with twice the reserve, before raising
 LIFTED = 2.0  # a limit of so many times what is in use limits nothing
-PAGE = 4096
 RELIEF = 0.8  # of a budget: below, borrowed memory is allowed again
 
 

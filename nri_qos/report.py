@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nri_qos import counters, cpulist, irqs
+from nri_qos import counters, cpulist, irqs, knobs
 from nri_qos.census import Household, Tenant, take
 from nri_qos.cgroup import Mode
 from nri_qos.files import Gone, Hierarchy
@@ -17,8 +17,6 @@ from nri_qos.pools import Node
 from nri_qos.world import World
 from nri_qos.writer import Writer
 from ubhost.errors import HostFault
-
-KNOB_FILES = ("cpu.weight", "cpu.max", "cpuset.cpus", "cpuset.mems", "memory.high")
 
 
 @dataclass(frozen=True)
@@ -166,7 +164,7 @@ class Report:
     def _files(self, folder: str | None, configured: Iterable[str] = ()) -> Mapping[str, str]:
         """Return what the files that we work with say now, and those that are configured."""
         found = {}
-        for file in (*KNOB_FILES, *configured) if folder is not None else ():
+        for file in (*knobs.SET, *configured) if folder is not None else ():
             try:
                 found[file] = self.files.read(folder or "", file)
             except (OSError, Gone):

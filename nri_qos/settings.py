@@ -3,6 +3,7 @@
 Source: Linux Documentation/admin-guide/cgroup-v2.rst; reference/nri.md section 3.1, measured on real kernels.
 """
 
+import mmap
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -25,7 +26,9 @@ PERIOD_US = 50_000
 """Of ``cpu.max`` for offline work: a long period lets it run in long bursts, which online work waits for."""
 
 LEAST_QUOTA_US = 1_000  # the kernel refuses less
-PAGE = 4096
+PAGE = mmap.PAGESIZE  # bytes: 4096, or 65536 with some arm64 kernels
+IN_PAGES = frozenset(f"memory.{name}" for name in ("min", "low", "high", "swap.high", "swap.max", "zswap.max"))
+"""Files with bytes, of which the kernel keeps whole pages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +137,7 @@ def _plain(file: str, text: str) -> object:
             return quota, int(period)
         if file.endswith(".weight"):  # io.weight: "default 100", and lines of single devices
             return " ".join(text.removeprefix("default ").split())
-        if file.startswith("memory.") and text.isdigit():
+        if file in IN_PAGES and text.isdigit():
             return int(text) // PAGE
     except (ValueError, InvalidRequest):
         return text

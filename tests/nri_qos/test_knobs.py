@@ -66,7 +66,9 @@ def test_a_limit_of_cpus_beside_cpus_of_ones_own_is_lifted_if_so_configured(
     ("knobs", "complaint"),
     [
         ({"BE": {"memory.max": "1"}}, "knobs.BE: memory.max cannot be set"),
-        ({"BE": {"memory.high": "0"}}, "knobs.BE: memory.high: '0' is not a value of it"),
+        ({"BE": {"memory.high": "0"}}, "knobs.BE: memory.high: 0 is less than a page"),
+        ({"BE": {"memory.high": "4095"}}, "knobs.BE: memory.high: 4095 is less than a page"),
+        ({"LS": {"cpu.uclamp.min": "100.1"}}, "knobs.LS: cpu.uclamp.min: '100.1' is not a value of it"),
         ({"BE": {"../x": "1"}}, "cannot be set"),
         ({"XX": {}}, "Invalid enum value 'XX'"),
     ],
