@@ -84,8 +84,9 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--index", default="90", metavar="NN", help="two digits: plugins are called in this order (90)")
     parser.add_argument("--name", default="ub-qos", help="name shown by the runtime (ub-qos)")
     parser.add_argument("--config", type=Path, metavar="FILE", help="configuration, YAML")
-    parser.add_argument("--dry-run", action="store_true", help="decide and report, change nothing")
-    parser.add_argument("--restore", action="store_true", help="put back what an earlier run changed, and end")
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--dry-run", action="store_true", help="decide and report, change nothing")
+    what.add_argument("--restore", action="store_true", help="put back what an earlier run changed, and end")
     parser.add_argument("--version", action="version", version=f"nri-qos {version()}")
     return parser
 

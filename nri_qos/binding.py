@@ -111,9 +111,9 @@ def _chosen(need: Need, policy: NumaPolicy, room: Room, node: Node) -> frozenset
 
 
 def _exhausted(need: Need, policy: NumaPolicy, where: str) -> Exhausted:
+    memory = f" and {need.memory} bytes of memory" if need.memory else ""
     return Exhausted(
-        f"{need.label} asks for NUMA policy {policy.value}, but {where} {need.cpus / 1000:g} CPUs and {need.memory} "
-        "bytes of memory left"
+        f"{need.label} asks for NUMA policy {policy.value}, but {where} {need.cpus / 1000:g} CPUs{memory} left"
     )
 
 

@@ -59,7 +59,7 @@ class Lookup:
                 found = self._read(pod, container)
             except UbError as error:
                 found = Found(doubt=error)
-            except (OSError, ValueError) as error:
+            except Exception as error:  # whatever a record makes of it: nobody would be answered any more
                 found = Found(doubt=HostFault(f"what was written down for it cannot be read: {error}"))
             self._is_busy.clear()
             answer.put(found)

@@ -26,9 +26,9 @@ from nri_qos.resctrl import Group
 from nri_qos.sampler import Sampler
 from nri_qos.settings import Place, Setting
 from nri_qos.squeeze import Limits, Observed, State
+from nri_qos.trouble import Trouble
 from nri_qos.world import World
 from nri_qos.writer import Writer
-from ubhost.errors import HostFault
 
 ROUNDS = 30  # periods in which every file was looked at
 LEAST_LOOKS = 64  # files in a period at least
@@ -88,7 +88,7 @@ class Loop(threading.Thread):
         self._is_probed = False
         self._wake = threading.Event()
         self._is_ending = False
-        self._complaint = ""
+        self._trouble = Trouble(_log, "the loop cannot work")
 
     def wake(self) -> None:
         """Something happened that the next period is too late for."""
@@ -111,7 +111,9 @@ class Loop(threading.Thread):
             if is_due:
                 due = max(min(due, now) + self._world.config.period, now)
             if self._world.machine is not None and (is_due or is_woken):
-                self._turn_safely(now, is_due)
+                with self._trouble:
+                    self.turn(now, is_due=is_due)
+                self._world.counts["loop_errors",] += self._trouble.is_there
             is_woken = self._wake.wait(min(max(due - time.monotonic(), 0.0), lookout.INTERVAL_S))
             if is_woken and not self._is_ending:
                 time.sleep(max(GATHER_S, REST * self.seen.took))
@@ -208,18 +210,6 @@ class Loop(threading.Thread):
             self._world.counts["unknown_containers",] += count - self._strangers
             _log.warning("containers run that the runtime did not announce", extra={"count": count})
         self._strangers = count
-
-    def _turn_safely(self, now: float, is_due: bool) -> None:
-        try:
-            self.turn(now, is_due=is_due)
-            self._complaint = ""
-        except HostFault as error:
-            if str(error) != self._complaint:
-                self._complaint = str(error)
-                _log.error("the loop cannot work", extra={"error": str(error)})
-        except Exception:
-            self._world.counts["loop_errors",] += 1
-            _log.exception("the loop failed in this period")
 
     def _measure(self, people: Census, now: float) -> None:
         """Read the counters and take one step of the squeeze."""

@@ -70,8 +70,8 @@ class Plugin:
         self._wake = wake  # the loop has something to do
         self._look_up = look_up
         self._configure_from = configure  # takes the drop-in text of a pre-installed plugin
-        self._pods: list[nri_pb2.PodSandbox] = []  # of a Synchronize in parts
-        self._containers: list[nri_pb2.Container] = []
+        self._pods: dict[str, Pod] = {}  # of a Synchronize in parts, by id
+        self._containers: dict[str, Container] = {}
 
     def connected(self) -> None:
         """Forget what belonged to an earlier connection. The model stays until Synchronize replaces it."""
@@ -145,15 +145,13 @@ class Plugin:
 
     def _synchronize(self, payload: bytes, wait_s: float) -> Message:
         request = nri_pb2.SynchronizeRequest.FromString(payload)
-        self._pods.extend(request.pods)
-        self._containers.extend(request.containers)
+        self._pods.update((pod.id, messages.pod(pod)) for pod in request.pods)
+        self._containers.update((container.id, messages.container(container)) for container in request.containers)
         if request.more:
             return nri_pb2.SynchronizeResponse(more=True)
-        pods, containers = [messages.pod(p) for p in self._pods], [messages.container(c) for c in self._containers]
-        self._pods.clear()
-        self._containers.clear()
+        pods, self._pods, containers, self._containers = self._pods, {}, self._containers, {}
         with self._world.locked(wait_s) as world:
-            world.synchronize(pods, containers)
+            world.synchronize(pods.values(), containers.values())
         self.phase.is_synchronized = True
         _log.info("synchronized with the runtime", extra={"pods": len(pods), "containers": len(containers)})
         self._wake()

@@ -83,7 +83,7 @@ class Relief:
         if self.overdrawn != before:
             _log.warning(
                 "borrowed memory over the limit",
-                extra={"namespaces": sorted(self.overdrawn.namespaces)} | {"pods": sorted(self.overdrawn.pods)},
+                extra={"namespaces": sorted(self.overdrawn.namespaces), "pods": sorted(self.overdrawn.pods)},
             )
         stubborn = {
             folder: amount

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from nri_qos import counters
 from nri_qos.counters import Counters, Rates
 from nri_qos.files import Gone, Hierarchy
+from ubhost.errors import HostFault
 
 QUIET = 0.01  # CPUs: a pod that uses less is quiet
 FEW = 128  # cgroups that are all read in every period
@@ -43,7 +44,11 @@ class Sampler:
         self._listed: dict[str, tuple[int, list[str]]] = {}  # folder -> (period, cgroups in it)
 
     def sample(self, folders: list[str], now: float) -> Sample:
-        """Read ``folders`` at ``now`` (seconds, monotonic) and return what changed since the last time."""
+        """Read ``folders`` at ``now`` (seconds, monotonic) and return what changed since the last time.
+
+        Raises:
+            HostFault: the hierarchy itself is gone.
+        """
         self._period += 1
         before, known, self._last, rates = self._last, self._rates, {}, dict[str, Rates]()
         for folder in folders:
@@ -94,12 +99,19 @@ class Sampler:
 
     def _read_node(self, now: float) -> Counters:
         """Read what the whole node uses; on a tree without a root ``cpu.stat``, what its topmost cgroups use."""
-        reading = counters.read(self._files.read, "", now, with_pressure=False)
+        reading = self._read_use("", now)
+        if reading is None:
+            raise HostFault("the root of the cgroup hierarchy is gone")
         if reading.usage is not None:
             return reading
-        tops = [counters.read(self._files.read, top, now, with_pressure=False) for top in self._files.children("")]
-        known = [top.usage for top in tops if top.usage is not None]
+        tops = [self._read_use(top, now) for top in self._files.children("")]
+        known = [top.usage for top in tops if top is not None and top.usage is not None]
         return Counters(now, sum(known) if known else None)
+
+    def _read_use(self, folder: str, now: float) -> Counters | None:
+        with contextlib.suppress(Gone):
+            return counters.read(self._files.read, folder, now, with_pressure=False)
+        return None
 
     def _total(self, before: Counters | None) -> float | None:
         """Return the use of the whole node; that of the pods where the tree has never told any other."""

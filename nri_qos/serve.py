@@ -1,10 +1,12 @@
 """Where the daemon answers people: a root-only socket for ``ubnode qos``."""
 
 import contextlib
+import errno
 import json
 import logging
 import socket
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -64,8 +66,11 @@ class StatusSocket(threading.Thread):
         while True:
             try:
                 peer, _ = self._listener.accept()
-            except OSError:
-                return
+            except OSError as error:
+                if error.errno in (errno.EINVAL, errno.EBADF):  # ``end`` was called
+                    return
+                time.sleep(1)  # out of descriptors or memory
+                continue
             with peer:
                 self._answer(peer)
 

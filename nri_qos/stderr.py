@@ -9,6 +9,7 @@ import contextlib
 import io
 import os
 import queue
+import select
 import threading
 
 
@@ -45,8 +46,10 @@ class PatientStderr(io.TextIOBase):
                 dropped, self._dropped = self._dropped, 0
                 text = f'{{"level":"warning","message":"log lines were dropped","count":{dropped}}}\n{text}'
             data = text.encode(errors="replace")
-            try:
-                while data:
+            while data:
+                try:
                     data = data[os.write(self._fd, data) :]
-            except OSError:  # nobody reads any more
-                return
+                except BlockingIOError:  # somebody who has the same pipe made it so
+                    select.select([], [self._fd], [])
+                except OSError:  # nobody reads any more
+                    return

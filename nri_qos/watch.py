@@ -12,8 +12,8 @@ from pathlib import Path
 
 from nri_qos import cpulist, observe
 from nri_qos.model import Machine
+from nri_qos.trouble import Trouble
 from nri_qos.world import World
-from ubhost.errors import HostFault
 from ubhost.roots import Roots
 
 STEPS = 10
@@ -28,7 +28,7 @@ class Watch(threading.Thread):
         self._wake = wake  # the loop has something to do
         self._was_read = threading.Event()
         self._stop = threading.Event()
-        self._complaint = ""
+        self._trouble = Trouble(_log, "this node's CPUs cannot be read")
 
     def wait_for_first(self, timeout_s: float) -> bool:
         """Wait for the first picture; return whether it came.
@@ -42,20 +42,18 @@ class Watch(threading.Thread):
 
     def run(self) -> None:
         while not self._stop.is_set():
-            self.look()
+            with self._trouble:
+                self.look()
             self._stop.wait(self._world.config.period)
 
     def look(self) -> None:
-        """Read once. What cannot be read keeps its last value and is complained about once."""
-        try:
-            machine = observe.read_machine(self._roots.sys, self._world.machine)
-            is_static = kubelet_is_static(self._roots.root)
-        except HostFault as error:
-            if str(error) != self._complaint:
-                self._complaint = str(error)
-                _log.error("this node's CPUs cannot be read", extra={"error": str(error)})
-            return
-        self._complaint = ""
+        """Read once.
+
+        Raises:
+            HostFault: sysfs cannot be read; the last picture stays.
+        """
+        machine = observe.read_machine(self._roots.sys, self._world.machine)
+        is_static = kubelet_is_static(self._roots.root)
         before = self._world.machine
         is_new = before is None or _shape(before) != _shape(machine) or is_static != self._world.kubelet_is_static
         with self._world.locked(to_change=is_new) as world:
@@ -81,7 +79,7 @@ def kubelet_is_static(root: Path) -> bool:
     """Whether kubelet's own CPU manager pins containers: then it, not we, hands out CPUs."""
     try:
         state = json.loads((root / "var/lib/kubelet/cpu_manager_state").read_bytes())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return False
     return isinstance(state, dict) and state.get("policyName") == "static"
 

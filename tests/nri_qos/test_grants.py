@@ -296,3 +296,18 @@ def test_a_node_is_given_as_it_is_on_the_host(tmp_path: Path) -> None:
     volume(tmp_path, "shm")
     (found,) = grants.read(Roots(tmp_path), POD, Container("c", POD.id)).devices
     assert found == DeviceNode("/dev/shm", *NULL, 0o640, 7, 8)
+
+
+@pytest.mark.parametrize("text", ["[" * 200_000, '{"version": 1, "pod_uid": [], "devices": 5}'])
+def test_no_record_keeps_later_containers_from_theirs(text: str, runtime: Runtime, plugin: Plugin, root: Path) -> None:
+    """Whatever it says: the thread that reads records is there for the next."""
+    plugin.start()
+    runtime.register()
+    web, other = pod("web"), pod("other")
+    volume(root, uid=web.uid, name=f"{web.uid}@vol").write_text(text)
+    for each in (web, web, other):
+        runtime.run_pod(each)
+        assert not runtime.create(container(each)).ListFields()
+    doubts = plugin.lines("a container goes without what its pod may have been given")
+    assert [line["pod"] for line in doubts] == ["shop/web", "shop/web"]
+    assert not any("could not be read within" in line["error"] for line in doubts)

@@ -191,6 +191,24 @@ def test_a_synchronize_in_parts_is_the_union_of_its_parts(runtime: Runtime, plug
     assert runtime.peer.largest_frame <= 4096
 
 
+def test_parts_of_a_synchronize_that_come_again_and_again_cost_no_memory(runtime: Runtime, plugin: Plugin) -> None:
+    """(B1)"""
+    for number in range(900):
+        each = pod(f"pod{number}", "BE", note="x" * 3000)
+        runtime.pods[each.id] = each
+    plugin.start()
+    runtime.handshake(runtime.accept())
+    status = Path(f"/proc/{plugin.process.pid}/status")
+    part = nri_pb2.SynchronizeRequest(pods=runtime.pods.values(), more=True)
+    before = 0
+    for number in range(20):
+        assert runtime.peer.call("Synchronize", part, nri_pb2.SynchronizeResponse).more
+        before = before or (memory_and_threads(status)[0] if number == 4 else 0)
+    assert memory_and_threads(status)[0] < before + 16 * 1024
+    runtime.synchronize()
+    assert plugin.wait_for("synchronized with the runtime")["pods"] == 900
+
+
 def test_a_second_instance_waits_for_the_end_of_the_first(runtime: Runtime, plugin: Plugin, root: Path) -> None:
     plugin.start()
     runtime.register()
@@ -277,6 +295,8 @@ def test_a_signal_that_does_not_interrupt_its_wait_ends_it_too(runtime: Runtime,
         (["--config", "{}"], "[]", "Expected `object`"),
         (["--socket", "{}"], "a file", "is not a socket"),
         (["--socket", "/" + "x" * 120], None, "longer than 107 bytes"),
+        (["--config", "{}"], "floor: .inf", "$.floor: Expected `float` <= 65536"),
+        (["--restore", "--dry-run"], None, "not allowed with argument"),
         (["--what"], None, "unrecognized arguments"),
     ],
 )
@@ -308,6 +328,26 @@ def test_a_descriptor_that_is_no_socket_is_a_clear_error(tmp_path: Path) -> None
         capture_output=True,
     )
     assert (done.returncode, done.stderr) == (2, b"nri-qos: NRI_PLUGIN_SOCKET=3 is not an open socket\n")
+
+
+def test_a_log_that_is_full_for_a_while_is_gone_on_with(runtime: Runtime, root: Path) -> None:
+    """Who shares the pipe can have made it one that says it is full rather than wait."""
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    process = subprocess.Popen(command(), env=environment(root), stderr=writer, cwd=TOP)
+    os.close(writer)
+    try:
+        runtime.register()
+        web = pod("web", "LS")
+        runtime.run_pod(web)
+        for number in range(400):
+            runtime.create(container(web, f"{number:0500}"))
+        with os.fdopen(reader, "rb") as log:
+            runtime.create(container(web, "the-last"))
+            assert next(line for line in log if b"the-last" in line)
+    finally:
+        process.kill()
+        process.wait()
 
 
 def test_nobody_reading_its_log_does_not_stop_it(runtime: Runtime, root: Path) -> None:
