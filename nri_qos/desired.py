@@ -101,6 +101,8 @@ def _of_pod(house: Household, folder: str, node: Node, squeezed: Squeezed) -> It
     if folder in squeezed.high:
         yield Setting(folder, "memory.high", memory(squeezed.high[folder]))
     if quota is not None:
+        if "cpu.max.burst" not in node.config.knobs.get(house.qos, {}):
+            yield Setting(folder, "cpu.max.burst", "0")  # somebody's burst over the quota makes the kernel refuse it
         yield Setting(folder, "cpu.max", cpu_max(quota))
 
 

@@ -10,12 +10,15 @@ from functools import lru_cache
 
 @lru_cache(maxsize=1 << 14)
 def of_pod(cgroup_parent: str) -> str | None:
-    """Return the folder of a pod, given ``PodSandbox.linux.cgroup_parent``; ``None`` if it names none.
+    """Return the folder of a pod, given ``PodSandbox.linux.cgroup_parent``; ``None`` if it has none of its own.
 
     With systemd that is a slice, alone or with its path: ``kubepods-burstable-pod1.slice``. With cgroupfs a path:
-    ``/kubepods/burstable/pod1``.
+    ``/kubepods/burstable/pod1``. Whoever makes pods without kubelet may put them into ``system.slice`` or ``k8s.io``,
+    beside others: what is done to a pod must not be done to those.
     """
     last = cgroup_parent.rstrip("/").rpartition("/")[2]
+    if "pod" not in last.replace("kubepods", ""):
+        return None
     return _slice(last) if last.endswith(".slice") else _plain(cgroup_parent)
 
 

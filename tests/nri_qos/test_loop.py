@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from ubproto.nri.v1alpha1 import nri_pb2
 
-from nri_qos import cpulist
-from tests.nri_qos.cgroups import Tree
+from nri_qos import cpulist, paths
+from tests.nri_qos.cgroups import DEFAULTS, Tree
 from tests.nri_qos.conftest import Plugin, come_round, container, pod, restore, run, run_before, start_pod, until
 from tests.nri_qos.nodes import put
 from ubsim.runtime import Runtime
@@ -154,6 +154,46 @@ def test_a_pod_without_a_running_container_is_not_squeezed(runtime: Runtime, plu
     come_round(tree, other)
     assert {path: text for path, text in tree.everything().items() if path in before} == before
     assert quota(tree, folder) == float("inf")
+
+
+def test_a_burst_that_somebody_set_does_not_keep_the_quota_from_falling(
+    runtime: Runtime, plugin: Plugin, tree: Tree, root: Path
+) -> None:
+    """The kernel refuses a quota below the burst."""
+    plugin.start(config=PERIOD)
+    runtime.register()
+    batch, _ = start_pod(runtime, tree, "batch", "BE", files={"cpu.max.burst": "400000"})
+    until(lambda: quota(tree, batch) < 9)
+    assert tree.read(batch, "cpu.max.burst") == "0"
+    plugin.stop(signal.SIGKILL)
+    restore(root)
+    assert tree.read(batch, "cpu.max.burst") == "400000"
+
+
+@pytest.mark.parametrize("parent", ["system.slice", "/k8s.io", "kubepods-besteffort.slice"])
+def test_what_is_done_to_a_pod_is_not_done_to_those_beside_it(
+    parent: str, runtime: Runtime, plugin: Plugin, tree: Tree
+) -> None:
+    """Whoever makes pods without kubelet can put them into one cgroup with others."""
+    plugin.start(config=PERIOD)
+    runtime.register()
+    lone = pod("lone", "BE")
+    lone.linux.cgroup_parent = parent
+    asked = container(lone)
+    beside = paths.of_container(asked.linux.cgroups_path)
+    assert beside is not None
+    shared = beside.rpartition("/")[0]
+    tree.add(shared)
+    tree.add(f"{shared}/sshd.service")
+    runtime.run_pod(lone)
+    inner = tree.container(asked, runtime.create(asked))
+    runtime.start(asked.id)
+    batch, _ = start_pod(runtime, tree, "batch", "BE")
+    until(lambda: quota(tree, batch) < 9)
+    come_round(tree, batch)
+    assert cpus(tree, inner)
+    for folder in (shared, f"{shared}/sshd.service"):
+        assert {file: tree.read(folder, file) for file in DEFAULTS} == DEFAULTS
 
 
 def test_everybody_leaves_the_cpus_that_become_somebodys_own(runtime: Runtime, plugin: Plugin, tree: Tree) -> None:
