@@ -1,6 +1,7 @@
 """The demo tells the whole story, and leaves nothing behind however it ends."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -12,6 +13,8 @@ from pathlib import Path
 import pytest
 
 from tests.ubsim.traces import traces
+
+PAGES = [Path(__file__).parents[2] / name for name in ("README.md", "README.zh.md")]
 
 pytestmark = pytest.mark.kernel
 
@@ -34,6 +37,21 @@ def start(temporary: Path, **environ: str) -> "subprocess.Popen[str]":
     )
 
 
+def shown(text: str) -> list[str]:
+    """Return the lines of an output without what differs from run to run."""
+    for varies in (r"(?:[0-9a-f]{2}:){5}[0-9a-f]{2}", r"\d{4}-\d\d-\d\dT[\d:+]+", r"\d+ms"):
+        text = re.sub(varies, "*", text)
+    return [line for line in text.splitlines() if line.strip()]
+
+
+def missing(page: Path, story: str) -> list[str]:
+    """Return what a page says that the demo prints, and it does not, or not in this order; ``…`` is anything."""
+    (block,) = re.findall(r"^```\n(== .*?)^```$", page.read_text(), re.DOTALL | re.MULTILINE)
+    printed = iter(shown(story))
+    patterns = {line: ".*".join(re.escape(part) for part in line.split("…")) for line in shown(block)}
+    return [line for line, pattern in patterns.items() if not any(re.fullmatch(pattern, seen) for seen in printed)]
+
+
 def test_the_demo_runs_twice_in_a_row_and_leaves_nothing_behind(temporary: Path) -> None:
     before = traces(temporary)
     for _ in range(2):
@@ -45,6 +63,7 @@ def test_the_demo_runs_twice_in_a_row_and_leaves_nothing_behind(temporary: Path)
         assert "written on node0, read on node1" in story
         assert all(part in story for part in ("online/trading", "HLS", "LS", "BE"))
         assert "no figure here is a UB figure" in story
+        assert [missing(page, story) for page in PAGES] == [[], []]
         assert traces(temporary) == before
 
 
