@@ -17,8 +17,9 @@ from csi_ub.engines.bricks import Bricks, Share, unhealed
 from csi_ub.engines.clients import Healers
 from csi_ub.model import Replica, Site, is_own_id, owner_tag, replica_id
 from csi_ub.pool import Pool
-from csi_ub.pools.base import Usage
+from csi_ub.pools.base import Usage, doing
 from ubhost.errors import Exhausted, InvalidRequest, NotFound, UbError
+from ubhost.kernel import flush
 
 log = logging.getLogger(__name__)
 
@@ -87,6 +88,14 @@ class Replicas:
         used = self.usage(*found)
         return {"used": used.used, "total": used.total, "unhealed": unhealed(_share(*found))}
 
+    def flush(self, content: dict[str, Any]) -> dict[str, Any]:
+        """Answer when all that a replica was given is on its disk."""
+        found = self.find(_volume(content))
+        if found is None:
+            raise NotFound(f"volume {content['volume']} has no replica on node {self.bricks.node}")
+        flush_share(_share(*found))
+        return {}
+
     def find(self, volume_id: str) -> tuple[Replica, Pool] | None:
         """Return the replica of a volume and its pool, or ``None``."""
         for pool in self.pools:
@@ -122,6 +131,12 @@ class Replicas:
             if not pool.space.has_quota or pool.space.available(pool.path) >= want.size:
                 return pool
         raise Exhausted(f"no pool of node {self.bricks.node} has {want.size} bytes left")
+
+
+def flush_share(share: Path) -> None:
+    """Return when all that was written to a share is on its disk."""
+    with doing("flush", share):
+        flush.file_system(share)
 
 
 def _wanted(content: dict[str, Any]) -> Wanted:

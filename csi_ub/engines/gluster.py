@@ -28,7 +28,7 @@ from csi_ub.pool import Pool
 from csi_ub.pools.base import Usage
 from csi_ub.pools.copy import copy_tree, remove_tree
 from csi_ub.reasons import Unreachable
-from csi_ub.replicas import Replicas
+from csi_ub.replicas import Replicas, flush_share
 from ubhost.errors import HostFault, NotFound, UbError, Unsupported
 
 
@@ -55,7 +55,7 @@ class GlusterEngine(Engine):
     def verbs(self) -> Mapping[str, Verb]:
         kept = self.replicas
         put = {"replica.put": kept.put, "replica.drop": kept.drop, "replica.state": kept.state}
-        return {**put, "client.end": self.clients.end}
+        return {**put, "replica.flush": kept.flush, "client.end": self.clients.end}
 
     def tidy(self, find: Callable[[str], Volume | None]) -> None:
         self.replicas.look_after()
@@ -195,6 +195,8 @@ class GlusterEngine(Engine):
         wait_for = f"volume {volume.id} is not alike yet on nodes {', '.join(site.node for site in _own_sites(after))}"
         wait(lambda: self._is_whole(after, pool), wait_for)
         self.clients.drop(volume.id)
+        flush_share(_share(after, pool).path)
+        self.replication.flush(after)
         return after
 
     def _is_whole(self, volume: Volume, pool: Pool) -> bool:

@@ -22,6 +22,7 @@ from ubhost.errors import UbError, Unsupported
 
 _PATIENCE_S = 12.0  # a brick is started within ten
 _ASK_S = 3.0
+_FLUSH_S = 60.0  # whoever else writes to that disk is waited for, too
 _OTHERS = 2  # with the owner that makes three: two of them outvote the third
 
 log = logging.getLogger(__name__)
@@ -74,6 +75,11 @@ class Replication:
         """Whether all nodes that keep replicas answer, and know of nothing that another one misses."""
         states = (self.peers.ask(site.node, "replica.state", {"volume": volume.id}, _ASK_S) for site in volume.sites)
         return all(state["unhealed"] == 0 for state in states)
+
+    def flush(self, volume: Volume) -> None:
+        """Return when all other nodes have what they were given on their disks."""
+        for site in volume.sites:
+            self.peers.ask(site.node, "replica.flush", {"volume": volume.id}, _FLUSH_S)
 
     def tell(self, volume: Volume, *, at_least: int = 0, patience_s: float = _PATIENCE_S) -> None:
         """Tell the nodes that keep replicas what the volume is now; those that know it are not asked again.

@@ -13,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from ubhost.errors import Exhausted, HostFault
+from ubhost.kernel import flush
 
 _FICLONE = 0x40049409
 _CHUNK = 16 << 20  # bytes
@@ -39,6 +40,8 @@ def remove_tree(folder: Path) -> None:
 def copy_tree(source: Path, target: Path) -> None:
     """Make ``target``, empty or not there, a copy of the folder ``source``, which nobody may change meanwhile.
 
+    It is on the disk then: whoever is told that a copy exists may delete the original.
+
     Raises:
         Exhausted: the disk is full.
         HostFault: something cannot be copied.
@@ -61,6 +64,7 @@ def copy_tree(source: Path, target: Path) -> None:
                         _copy_entry(Path(entry.path), copy, linked)
         for folder, copy in _folders_bottom_up(source, target):
             _copy_metadata(folder, copy)
+        flush.file_system(target)
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise Exhausted(f"no space to copy {source} to {target}") from error
