@@ -1,4 +1,5 @@
-"""Write JSON schemas of the Kubernetes API, one per kind, for kubeconform; print their folder.
+"""Write JSON schemas of the Kubernetes API, one per kind, for kubeconform; print their folder. In its folder
+``definitions`` are the definitions of custom resources as an API server takes them.
 
 They are made from the OpenAPI description in the Go module k8s.io/kubernetes, and from the definitions of custom
 resources in the modules of those who define them; any Go module proxy has these.
@@ -41,6 +42,7 @@ def main() -> int:
     if not (folder / "done").exists():
         folder.mkdir(parents=True, exist_ok=True)
         write_kubernetes(source_of(f"k8s.io/kubernetes@{version}") / "api/openapi-spec/swagger.json", folder)
+        (folder / "definitions").mkdir(exist_ok=True)
         for module, files in CUSTOM.items():
             for file in files:
                 write_custom(source_of(module) / file, folder)
@@ -69,7 +71,9 @@ def write_kubernetes(swagger: Path, folder: Path) -> None:
 
 
 def write_custom(file: Path, folder: Path) -> None:
-    spec = yaml.safe_load(file.read_text(encoding="utf-8"))["spec"]
+    definition = yaml.safe_load(file.read_text(encoding="utf-8"))
+    (folder / "definitions" / f"{file.stem}.json").write_text(json.dumps(definition), encoding="utf-8")
+    spec = definition["spec"]
     for version in spec["versions"]:
         schema = version["schema"]["openAPIV3Schema"]
         schema["properties"] |= {"apiVersion": {}, "kind": {}, "metadata": {"type": "object"}}
