@@ -1,6 +1,6 @@
 """ControllerPublishVolume and ControllerUnpublishVolume: which nodes may use a volume, with fencing.
 
-Off unless ``fencing: true``: nodes settle by themselves who uses a volume (``csi_ub.pool.Share``), which is all a
+Off unless ``fencing: true``: nodes settle by themselves who uses a volume (``csi_ub.share``), which is all a
 cluster needs while its nodes are well. What they cannot do is to take a volume from a node that no longer answers.
 Here that is done at the data, not by a promise of the node: the bricks no longer admit it. It is let in again only
 after its driver has ended the client that it had, so that no file stays open from before.

@@ -9,7 +9,7 @@ from csi_ub.connect import remembered
 from csi_ub.engines.base import Reach
 from csi_ub.engines.syncthing import SyncthingEngine
 from csi_ub.noderecord import NodeRecord, NodeRecords
-from csi_ub.pool import attachments
+from csi_ub.share import attachments
 from csi_ub.syncthing import beats, conflicts
 from csi_ub.volumes import Volumes
 from ubhost.errors import UbError

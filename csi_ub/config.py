@@ -6,7 +6,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Literal
 
-from csi_ub.memory.sizes import size_of
+from csi_ub.quantity import size_of
 from ubhost.address import host_and_port
 from ubhost.roots import Roots
 

@@ -18,12 +18,12 @@ from csi_ub.engines.nfsmounts import NfsMounts
 from csi_ub.engines.replication import Replication
 from csi_ub.engines.shm import ShmEngine
 from csi_ub.engines.syncthing import SyncthingEngine
-from csi_ub.memory.sizes import size_of
 from csi_ub.noderecord import Debts
 from csi_ub.peers.channel import Peers
 from csi_ub.peers.credentials import Key
 from csi_ub.pool import Pool
 from csi_ub.pools import space
+from csi_ub.quantity import size_of
 from csi_ub.replicas import Replicas
 from csi_ub.syncthing.daemon import Daemon
 from csi_ub.syncthing.keeper import Keeper

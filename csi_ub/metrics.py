@@ -33,8 +33,8 @@ class Calls:
     def collect(self) -> Iterator[Metric]:
         with self._lock:
             count, seconds = dict(self._count), dict(self._seconds)
-        calls = CounterMetricFamily("ub_csi_calls", "Calls answered", labels=("method", "code"))
-        times = SummaryMetricFamily("ub_csi_call_seconds", "Time that calls took", labels=("method",))
+        calls = CounterMetricFamily("csi_ub_calls", "Calls answered", labels=("method", "code"))
+        times = SummaryMetricFamily("csi_ub_call_seconds", "Time that calls took", labels=("method",))
         for (method, code), number in count.items():
             calls.add_metric((method, code), number)
         for method, total in seconds.items():
@@ -52,13 +52,13 @@ class Exposition:
         self._replicas = replicas
 
     def collect(self) -> Iterator[Metric]:
-        count = GaugeMetricFamily("ub_csi_volumes", "Volumes that this node owns", labels=("pool", "type", "engine"))
+        count = GaugeMetricFamily("csi_ub_volumes", "Volumes that this node owns", labels=("pool", "type", "engine"))
         promised = GaugeMetricFamily(
-            "ub_csi_pool_promised_bytes",
+            "csi_ub_pool_promised_bytes",
             "Sizes of all volumes of a pool: more than it has is over-use",
             labels=("pool",),
         )
-        available = GaugeMetricFamily("ub_csi_pool_available_bytes", "Free space of a pool", labels=("pool",))
+        available = GaugeMetricFamily("csi_ub_pool_available_bytes", "Free space of a pool", labels=("pool",))
         lag = GaugeMetricFamily(
             "csi_ub_replication_lag_seconds", "Age of the last beat of another node", labels=("volume", "node")
         )

@@ -4,8 +4,9 @@ import grpc
 from ubproto.csi.v1 import csi_pb2, csi_pb2_grpc
 
 from csi_ub.attaching import NODE
+from csi_ub.inline import EPHEMERAL
 from csi_ub.model import Capability, VolumeType, is_own_id
-from csi_ub.models.inline import EPHEMERAL, InlineModels, model_named
+from csi_ub.models.inline import InlineModels, model_named
 from csi_ub.nodelooks import NodeLooks
 from csi_ub.nodevolumes import NodeVolumes
 from csi_ub.reasons import NotStaged

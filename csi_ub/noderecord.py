@@ -7,9 +7,9 @@ mount flags are kept as the attributes they became.
 
 import hashlib
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import msgspec
@@ -18,8 +18,7 @@ from csi_ub.model import AccessMode, is_own_id
 from csi_ub.mountflags import options
 from ubhost import statefile
 from ubhost.errors import HostFault
-from ubhost.kernel.mountinfo import Origin
-from ubhost.kernel.mounts import Attribute
+from ubhost.mounttable import Attribute, Mount, Origin
 
 _VERSION = 1
 
@@ -58,6 +57,18 @@ class NodeRecord:
     def writes(self) -> bool:
         """Whether it is published somewhere to write."""
         return any(not use.attributes & Attribute.RDONLY for use in self.published.values())
+
+    def at_origin(self, origin: Origin) -> "NodeRecord":
+        """Return the record of a volume that shows ``origin`` now: what it showed before is dead."""
+        if self.origin == origin:
+            return self
+        former = (*(each for each in self.former if each != origin), self.origin)
+        return replace(self, origin=origin, former=former)
+
+    def still_published(self, table: Iterable[Mount]) -> list[str]:
+        """Return where it was published, and is by ``table``."""
+        mounted = {mount.target for mount in table if mount.origin in (self.origin, *self.former)}
+        return sorted(mounted & set(self.published))
 
     @property
     def is_idle(self) -> bool:
@@ -109,9 +120,10 @@ class Debts:
 
     folder: Path
 
-    def add(self, volume_id: str, context: Mapping[str, str]) -> None:
+    def add(self, volume_id: str, context: Mapping[str, str], *, durable: bool = True) -> None:
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        statefile.write(self._path(volume_id), _VERSION, {"volume": volume_id, "context": dict(context)})
+        content = {"volume": volume_id, "context": dict(context)}
+        statefile.write(self._path(volume_id), _VERSION, content, durable=durable)
 
     def remove(self, volume_id: str) -> None:
         self._path(volume_id).unlink(missing_ok=True)

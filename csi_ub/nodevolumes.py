@@ -7,28 +7,26 @@ time; others of that volume wait a little.
 
 import logging
 import os
-import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from csi_ub import propagation
-from csi_ub.engines.base import Engine, Reach
+from csi_ub import mountgroup, propagation
+from csi_ub.engines.base import Reach
 from csi_ub.locks import hold
 from csi_ub.memory import handover
-from csi_ub.model import AccessMode, Attachment, Capability, Consistency, VolumeType
+from csi_ub.model import AccessMode, Attachment, Capability, VolumeType
 from csi_ub.mounter import Mounter, canonical, see
-from csi_ub.mountflags import attributes
 from csi_ub.noderecord import Debts, NodeRecord, NodeRecords, Use
 from csi_ub.plan import Seen, plan_mount, plan_unmount
-from csi_ub.pool import boot_id
 from csi_ub.reasons import InUse, NotStaged
+from csi_ub.share import boot_id
 from csi_ub.steps import Bind
-from csi_ub.uses import is_read_only_on, refuse_writing, unsupported
+from csi_ub.uses import is_read_only_on, refuse_second_target, refuse_writing, use_for
 from csi_ub.volumes import Volumes
 from ubhost.apply import apply
-from ubhost.errors import Conflict, HostFault, UbError, Unsupported
+from ubhost.errors import Conflict, HostFault, UbError
 from ubhost.kernel import mountinfo
 from ubhost.kernel.mountinfo import Origin
 from ubhost.kernel.mounts import Attribute
@@ -84,22 +82,22 @@ class NodeVolumes:
             reach = self.volumes.find(volume_id, context)
             # Whoever publishes says whether pods write; where they must not, nothing can from the start.
             is_read_only = is_read_only_on(reach.context, self.volumes.node)
-            use = _use(capability, self.volumes.engine(reach), reach.context, is_read_only=is_read_only)
+            use = self._use(capability, reach, is_read_only=is_read_only)
             with self._source(reach) as (source, origin, table):
                 before = self._records.read(volume_id)
-                record = _with_origin(before or NodeRecord(volume_id, dict(reach.context), origin), origin)
+                record = (before or NodeRecord(volume_id, dict(reach.context), origin)).at_origin(origin)
                 seen = see(target, table)
-                _refuse_other_use(record.staged.get(str(target)), use, target, seen)
+                _refuse_other(record.staged.get(str(target)), use, target, seen)
                 steps = plan_mount(Bind(str(target), origin, use.attributes), seen, frozenset(record.former))
                 if not steps and before == record and str(target) in record.staged:
                     return
                 propagation.check(table, _existing(target), is_alone=self.is_alone)
                 after = replace(record, staged={**record.staged, str(target): use})
                 with self._noted(before or NodeRecord(volume_id, dict(reach.context), origin), after):
-                    if self.volumes.engine(reach).spans_machines:  # else nobody holds us to it after a reboot
-                        self.debts.add(volume_id, reach.context)
+                    # With one machine nobody holds us to it after a reboot.
+                    self.debts.add(volume_id, reach.context, durable=self.volumes.engine(reach).spans_machines)
                     if reach.context.get("type") != VolumeType.MODEL.value:
-                        _give_to_group(source, capability.mount_group)
+                        mountgroup.give(source, capability.mount_group)
                     self._attach(reach, record, capability.mode)
                     apply(steps, Mounter(source).do)
 
@@ -113,7 +111,7 @@ class NodeVolumes:
         with hold(self._locks, f"volume {volume_id}"):
             record = self._records.read(volume_id)
             table = mountinfo.read_at(target, *map(Path, record.published if record else ()))
-            if record and set(record.staged) <= {str(target)} and (published := _still_published(record, table)):
+            if record and set(record.staged) <= {str(target)} and (published := record.still_published(table)):
                 raise InUse(f"volume {volume_id} is still published at {published[0]}")
             self._unmount(volume_id, record, target, table, remove=False)
             if record is None:
@@ -150,17 +148,17 @@ class NodeVolumes:
                 self.volumes.find(volume_id, context)
                 raise NotStaged(f"volume {volume_id} is not staged on node {self.volumes.node}")
             reach, staged = self.volumes.again(volume_id, record.context), canonical(staging)
-            use = _use(capability, self.volumes.engine(reach), record.context, is_read_only=readonly)
+            use = self._use(capability, reach, is_read_only=readonly)
             if not use.attributes & Attribute.RDONLY:
                 refuse_writing(volume_id, record.context, self.volumes.node)
             record = self._revived(record, reach, staged)
             table = mountinfo.read_at(target, staged, *map(Path, record.published))
             seen = see(target, table)
-            _refuse_other_use(record.published.get(str(target)), use, target, seen)
+            _refuse_other(record.published.get(str(target)), use, target, seen)
             steps = plan_mount(Bind(str(target), record.origin, use.attributes), seen, frozenset(record.former))
             if not steps and str(target) in record.published:
                 return
-            self._refuse_second_target(record, use, target, table)
+            refuse_second_target(record, use, str(target), table)
             propagation.check(table, _existing(target), is_alone=self.is_alone)
             source = _open_staged(record, staged, table)
             after = replace(record, published={**record.published, str(target): use})
@@ -239,7 +237,7 @@ class NodeVolumes:
         if str(staging) not in record.staged or self.volumes.engine(reach).is_alive(reach):
             return record
         with self._source(reach) as (source, origin, table):
-            after = _with_origin(record, origin)
+            after = record.at_origin(origin)
             bind = Bind(str(staging), origin, record.staged[str(staging)].attributes)
             with self._noted(record, after):
                 apply(plan_mount(bind, see(staging, table), frozenset(after.former)), Mounter(source).do)
@@ -261,6 +259,10 @@ class NodeVolumes:
         for step in plan_unmount(str(target), seen, ours, remove=remove, dead=dead):
             Mounter().do(step)
 
+    def _use(self, capability: Capability, reach: Reach, *, is_read_only: bool) -> Use:
+        has_devices = self.volumes.engine(reach).has_devices
+        return use_for(capability, reach.context, is_read_only=is_read_only, has_devices=has_devices)
+
     def _attach(self, reach: Reach, record: NodeRecord, mode: AccessMode) -> None:
         """Let the owner note how this node uses the volume. The one writer among readers is that while it writes."""
         writes = record.writes or mode is not AccessMode.MULTI_NODE_SINGLE_WRITER
@@ -269,54 +271,6 @@ class NodeVolumes:
     def _detach(self, reach: Reach) -> None:
         self.volumes.engine(reach).detach(reach, self.volumes.node)
         self.debts.remove(reach.volume)
-
-    def _refuse_second_target(self, record: NodeRecord, use: Use, target: Path, table: Table) -> None:
-        for other in _still_published(record, table):
-            if other != str(target) and (use.mode.is_single_target or record.published[other].mode.is_single_target):
-                raise InUse(f"volume {record.volume} is published at {other} as {record.published[other].mode.name}")
-
-
-def _still_published(record: NodeRecord, table: Table) -> list[str]:
-    mounted = {mount.target for mount in table if mount.origin in (record.origin, *record.former)}
-    return sorted(mounted & set(record.published))
-
-
-def _use(capability: Capability, engine: Engine, context: Mapping[str, str], *, is_read_only: bool) -> Use:
-    """Return the use that a call asks for. Pods never write to a model: its versions come by ``ubnode model push``.
-
-    Raises:
-        InvalidRequest: a mount flag is none that we know.
-        Unsupported: the volume cannot be used like that.
-    """
-    kind = VolumeType(context.get("type", VolumeType.FILESYSTEM.value))
-    granted = attributes(capability, is_read_only=is_read_only or kind is VolumeType.MODEL)
-    if engine.has_devices:
-        granted &= ~Attribute.NODEV  # all made by us
-    if why := unsupported([capability], kind, Consistency(context.get("consistency", Consistency.STRONG.value))):
-        raise Unsupported(why)
-    return Use(capability.mode, granted, capability.mount_group)
-
-
-def _with_origin(record: NodeRecord, origin: Origin) -> NodeRecord:
-    """Return the record of a volume that shows ``origin`` now: what it showed before is dead."""
-    if record.origin == origin:
-        return record
-    return replace(record, origin=origin, former=(*(each for each in record.former if each != origin), record.origin))
-
-
-def _give_to_group(folder: int, group: int | None) -> None:
-    """Let members of ``group`` write, now and in what is made later. The top folder only: a walk takes minutes."""
-    if group is None:
-        return
-    path, state = f"/proc/self/fd/{folder}", os.fstat(folder)
-    mode = stat.S_IMODE(state.st_mode) | stat.S_ISGID | stat.S_IRWXG
-    try:
-        if state.st_gid != group:
-            os.chown(path, -1, group)
-        if stat.S_IMODE(os.fstat(folder).st_mode) != mode:
-            Path(path).chmod(mode)
-    except OSError as error:
-        raise HostFault(f"cannot give the volume to group {group}: {error.strerror}") from error
 
 
 def _existing(path: Path) -> Path:
@@ -332,7 +286,7 @@ def _open_staged(record: NodeRecord, staging: Path, table: Table) -> int:
     return os.open(staging, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
 
 
-def _refuse_other_use(recorded: Use | None, use: Use, target: Path, seen: Seen) -> None:
+def _refuse_other(recorded: Use | None, use: Use, target: Path, seen: Seen) -> None:
     """Refuse a repeated call with other arguments. A mount without a record is judged by the mount table alone."""
     if seen.mounts and recorded is not None and recorded != use:
         raise Conflict(f"{target} is in use as {recorded}, not as {use}")

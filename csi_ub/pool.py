@@ -1,8 +1,7 @@
 """One pool: its volumes, its snapshots, and which nodes use them.
 
-Inside the ``share`` of a volume lie ``data/``, which pods see, and ``nodes/``, one attachment for each node that uses
-the volume: whoever reaches the share reaches both. Beside the share of a new volume that several nodes are to keep lies
-its ``seed``, a copy of what it is made from, until its engine has brought that to all of them.
+Beside the ``share`` of a new volume that several nodes are to keep lies its ``seed``, a copy of what it is made from,
+until its engine has brought that to all of them.
 """
 
 import os
@@ -11,15 +10,12 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import msgspec
-
-from csi_ub.locks import hold
-from csi_ub.model import Attachment, Group, Replica, Snapshot, Source, Volume, VolumeType, owner_tag
+from csi_ub.model import Attachment, Group, Replica, Snapshot, Source, Volume, VolumeType
 from csi_ub.pools.base import Space, Usage
 from csi_ub.pools.copy import remove_tree
 from csi_ub.reasons import InUse, OutOfRange
-from csi_ub.shelf import VERSION, Shelf
-from ubhost import statefile
+from csi_ub.share import Share, boot_id
+from csi_ub.shelf import Shelf
 from ubhost.errors import Exhausted, HostFault, NotFound
 from ubhost.kernel import mountinfo
 from ubhost.kernel.beneath import open_beneath
@@ -308,74 +304,3 @@ class Pool:
         inside = mountinfo.below(mountinfo.read(), (self.volumes.home / volume.id).resolve())
         if inside:
             raise InUse(f"volume {volume.id} has {inside[0].target} mounted inside it")
-
-
-@dataclass(frozen=True, slots=True)
-class Share:
-    """The open share of a volume: ``descriptor`` (O_PATH), a ``path`` through it, and the folder of its locks.
-
-    ``is_one_machine``: all nodes that use it run on one kernel, so an attachment of another boot is void.
-    """
-
-    volume: str
-    path: Path
-    descriptor: int
-    locks: Path
-    is_one_machine: bool = True
-
-    def open_data(self) -> int:
-        """Return a descriptor of the folder that pods see, good for binding.
-
-        Raises:
-            NotFound: it has gone.
-        """
-        try:
-            return open_beneath(self.descriptor, "data", os.O_PATH | os.O_DIRECTORY)
-        except OSError:
-            raise NotFound(f"the data of volume {self.volume} has gone") from None
-
-    def attach(self, attachment: Attachment) -> None:
-        """Note that a node uses the volume; the same node may say so again.
-
-        Raises:
-            InUse: another node has it, and one of the two wants it for itself.
-            NotFound: the volume was deleted just now.
-            Busy: another call is working on it.
-        """
-        with hold(self.locks, f"volume {self.volume}"):
-            for other in self.attachments():
-                if other.node == attachment.node or (self.is_one_machine and other.boot != attachment.boot):
-                    continue
-                if other.claim.collides(attachment.claim):
-                    raise InUse(f"volume {self.volume} is in use on node {other.node} as {other.mode.name}")
-            here = str(self.path.readlink())
-            if "/trash/" in here or here.endswith(" (deleted)"):
-                raise NotFound(f"volume {self.volume} does not exist any more")
-            durable = not self.is_one_machine  # what a reboot makes void need not outlive it
-            statefile.write(self._file(attachment.node), VERSION, msgspec.to_builtins(attachment), durable=durable)
-
-    def detach(self, node: str) -> None:
-        """Forget that a node uses the volume; it may be forgotten already."""
-        self._file(node).unlink(missing_ok=True)
-
-    def attachments(self) -> tuple[Attachment, ...]:
-        """Return the nodes that use the volume, in the order of their tags."""
-        return attachments(self.path)
-
-    def _file(self, node: str) -> Path:
-        return self.path / "nodes" / f"{owner_tag(node)}.json"
-
-
-def attachments(share: Path) -> tuple[Attachment, ...]:
-    """Return the nodes that use the volume of ``share``, in the order of their tags."""
-    found = []
-    for path in sorted((share / "nodes").glob("[0-9a-f]*.json")):
-        content = statefile.read(path, VERSION)
-        if content is not None:
-            found.append(msgspec.convert(content, Attachment))
-    return tuple(found)
-
-
-def boot_id() -> str:
-    """Return what tells this run of the kernel from every other: mounts do not outlive it."""
-    return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()

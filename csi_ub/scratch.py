@@ -5,22 +5,19 @@ configuration. The volume lies in a pool like any other, under a name made of th
 when the pod ends, the handle and the path, is enough to find and remove it, also after a restart or a reboot.
 """
 
-import re
 import time
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, replace
 
+from csi_ub import inline
 from csi_ub.locks import hold
 from csi_ub.model import Capability, Spec, Volume
 from csi_ub.nodevolumes import NodeVolumes
 from csi_ub.parameters import by_people
 from csi_ub.pool import Pool
+from csi_ub.quantity import size_of
 from csi_ub.reasons import OutOfRange
 from ubhost.errors import InvalidRequest
-
-_SIZE = re.compile(r"([0-9]{1,15})(Ki|Mi|Gi|Ti|k|M|G|T)?")
-_UNITS = {"Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30, "Ti": 1 << 40, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,14 +42,11 @@ class Scratch:
             found = self.find(handle)
             volume, pool = found or self._make(handle, size)
             reach = self.node.volumes.reach(volume, pool)
-            staging = self.node.inline / volume.id
-            staging.mkdir(parents=True, exist_ok=True, mode=0o700)
             try:
-                self.node.stage(volume.id, str(staging), capability, reach.context)
-                self.node.publish(volume.id, str(staging), target, capability, reach.context, readonly=readonly)
+                inline.show(self.node, volume.id, target, capability, reach.context, readonly=readonly)
             except BaseException:
-                if found is None:  # nobody would come back for it
-                    self._remove(volume, pool, target)
+                if found is None:  # nobody would come back for it; at the target is nothing of ours
+                    self._remove(volume, pool)
                 raise
 
     def unpublish(self, handle: str, target: str) -> bool:
@@ -60,7 +54,8 @@ class Scratch:
         with hold(self.node.inline, f"inline {handle}"):
             found = self.find(handle)
             if found:
-                self._remove(*found, target)
+                self.node.unpublish(found[0].id, target)
+                self._remove(*found)
             return found is not None
 
     def find(self, handle: str) -> tuple[Volume, Pool] | None:
@@ -88,13 +83,10 @@ class Scratch:
         with pool.volumes.name_lock(want.name):
             return pool.create(want), pool
 
-    def _remove(self, volume: Volume, pool: Pool, target: str) -> None:
-        self.node.unpublish(volume.id, target)
-        self.node.unstage(volume.id, str(self.node.inline / volume.id))
+    def _remove(self, volume: Volume, pool: Pool) -> None:
+        inline.let_go(self.node, volume.id)
         engine = self.node.volumes.engines.named(volume.engine)
         pool.delete(volume.id, lambda it: engine.retire(it, pool), lambda it: engine.prepare(it, pool))
-        with suppress(OSError):
-            (self.node.inline / volume.id).rmdir()
 
 
 def _name(handle: str) -> str:
@@ -109,10 +101,12 @@ def _size(context: Mapping[str, str], largest: int) -> int:
         raise InvalidRequest(f"inline volume: type is {given['type']!r}, not filesystem, or model with a model's name")
     if "size" not in given:
         return largest
-    found = _SIZE.fullmatch(given["size"])
-    size = int(found[1]) * _UNITS.get(found[2] or "", 1) if found else 0
-    if not size:
-        raise InvalidRequest(f"inline volume: size is {given['size']!r}, not a size such as 100Mi")
+    try:
+        size = size_of(given["size"])
+    except ValueError as error:
+        raise InvalidRequest(f"inline volume: size: {error}") from None
+    if size == 0:
+        raise InvalidRequest("inline volume: size is 0")
     if size > largest:
         raise OutOfRange(f"inline volume: {size} bytes are more than the {largest} of inline_limit_bytes")
     return size

@@ -4,7 +4,10 @@ from collections.abc import Iterable, Mapping
 
 from csi_ub.model import Capability, Consistency, VolumeType, Writers
 from csi_ub.mountflags import attributes
+from csi_ub.noderecord import NodeRecord, Use
+from csi_ub.reasons import InUse
 from ubhost.errors import InvalidRequest, Unsupported
+from ubhost.mounttable import Attribute, Mount
 
 
 def unsupported(wanted: Iterable[Capability], kind: VolumeType, consistency: Consistency) -> str:
@@ -27,6 +30,31 @@ def refuse_writing(volume_id: str, context: Mapping[str, str], node: str) -> Non
 def is_read_only_on(context: Mapping[str, str], node: str) -> bool:
     """Whether the volume may only be read on ``node``."""
     return context.get("writers") == Writers.SINGLE.value and context.get("owner") != node
+
+
+def use_for(capability: Capability, context: Mapping[str, str], *, is_read_only: bool, has_devices: bool) -> Use:
+    """Return the use that a call asks for. Pods never write to a model: its versions come by ``ubnode model push``.
+
+    ``has_devices``: the volume consists of device nodes, all made by us.
+
+    Raises:
+        InvalidRequest: a mount flag is none that we know.
+        Unsupported: the volume cannot be used like that.
+    """
+    kind = VolumeType(context.get("type", VolumeType.FILESYSTEM.value))
+    granted = attributes(capability, is_read_only=is_read_only or kind is VolumeType.MODEL)
+    if has_devices:
+        granted &= ~Attribute.NODEV
+    if why := unsupported([capability], kind, Consistency(context.get("consistency", Consistency.STRONG.value))):
+        raise Unsupported(why)
+    return Use(capability.mode, granted, capability.mount_group)
+
+
+def refuse_second_target(record: NodeRecord, use: Use, target: str, table: Iterable[Mount]) -> None:
+    """Raise ``InUse`` if one of two targets on this node wants the volume for itself (CSI spec, NodePublishVolume)."""
+    for other in record.still_published(table):
+        if other != target and (use.mode.is_single_target or record.published[other].mode.is_single_target):
+            raise InUse(f"volume {record.volume} is published at {other} as {record.published[other].mode.name}")
 
 
 def _refusal(wanted: Capability, kind: VolumeType, consistency: Consistency) -> str:

@@ -17,8 +17,8 @@ from csi_ub.engines import volfiles
 from csi_ub.engines.daemonfiles import Files, wait
 from csi_ub.model import Site, is_own_id, owner_tag
 from csi_ub.peers.credentials import Key
-from csi_ub.pool import Share
 from csi_ub.reasons import Unreachable
+from csi_ub.share import Share
 from ubhost.errors import HostFault, UbError
 from ubhost.kernel import mountinfo, mounts
 

@@ -27,10 +27,11 @@ from csi_ub.models.follower import Follower
 from csi_ub.models.store import ModelStore
 from csi_ub.models.switching import SwitchPolicy
 from csi_ub.peers.channel import Peers, Verb
-from csi_ub.pool import Pool, Share
+from csi_ub.pool import Pool
 from csi_ub.pools.base import Usage
 from csi_ub.pools.copy import remove_tree
 from csi_ub.reasons import InUse, Unreachable
+from csi_ub.share import Share
 from csi_ub.syncthing import beats, folders, terms
 from csi_ub.syncthing.daemon import Daemon
 from csi_ub.syncthing.keeper import Keeper

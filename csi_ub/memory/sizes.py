@@ -1,7 +1,6 @@
 """How much shared memory a volume gets, and how much the claims of one namespace may have together. Pure."""
 
 import hashlib
-import re
 from collections.abc import Iterable, Mapping
 
 from csi_ub.reasons import OutOfRange
@@ -11,20 +10,6 @@ from ubhost.ubse.shm import BLOCK, Shm
 
 EVERY_OTHER = "*"
 _INFO = 32  # bytes that UBSE keeps for us with each region
-_SIZE = re.compile(r"([0-9]{1,6})(MiB|GiB|TiB)")
-_UNITS = {"MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
-
-
-def size_of(text: str) -> int:
-    """Return bytes from ``512MiB``, ``4GiB``, ``1TiB``.
-
-    Raises:
-        ValueError: it is none of these.
-    """
-    found = _SIZE.fullmatch(text)
-    if found is None:
-        raise ValueError(f"{text!r} is no size such as 512MiB or 4GiB")
-    return int(found[1]) * _UNITS[found[2]]
 
 
 def rounded(size: int, limit: int) -> int:

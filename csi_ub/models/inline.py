@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from csi_ub import inline
 from csi_ub.engines.syncthing import SyncthingEngine
 from csi_ub.locks import hold
 from csi_ub.model import AccessMode, Capability, Consistency, VolumeType, is_own_id, is_owned_by
@@ -21,7 +22,6 @@ from csi_ub.parameters import by_people
 from ubhost import statefile
 from ubhost.errors import Conflict, HostFault, InvalidRequest, NotFound
 
-EPHEMERAL = "csi.storage.k8s.io/ephemeral"  # kubelet says so in the context of a volume that a pod brings itself
 _VERSION = 1
 
 
@@ -63,10 +63,7 @@ class InlineModels:
             if record and record["volume"] != volume:
                 raise Conflict(f"inline volume {handle} shows model {record['volume']}, not {volume}")
             statefile.write(self._file(handle), _VERSION, {"volume": volume}, durable=False)
-            staging = self.node.inline / volume
-            staging.mkdir(parents=True, exist_ok=True, mode=0o700)
-            self.node.stage(volume, str(staging), wanted, context)
-            self.node.publish(volume, str(staging), target, wanted, context, readonly=True)
+            inline.show(self.node, volume, target, wanted, context, readonly=True)
 
     def unpublish(self, handle: str, target: str) -> bool:
         """Take the model away from ``target``, and from this node with its last pod; whether ``handle`` was ours."""
@@ -77,9 +74,7 @@ class InlineModels:
         with hold(self.node.inline, f"inline {volume}"):
             self.node.unpublish(volume, target)
             if not any(each == volume for other, each in self._all() if other != self._file(handle)):
-                self.node.unstage(volume, str(self.node.inline / volume))
-                with suppress(OSError):
-                    (self.node.inline / volume).rmdir()
+                inline.let_go(self.node, volume)
             self._file(handle).unlink(missing_ok=True)
         return True
 

@@ -5,7 +5,6 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -89,9 +88,7 @@ def target(host: str, port: int) -> str:
 def _reason(node: str, verb: str, error: Any) -> Exception:
     code, message = error.code(), error.details() or ""
     if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED):
-        with suppress(AttributeError):
-            message = message.partition("\n")[0][:200]
-        return Unreachable(f"node {node} does not answer {verb}: {message}")
+        return Unreachable(f"node {node} does not answer {verb}: {message[:200]}")
     if code is grpc.StatusCode.UNIMPLEMENTED:
         return Unsupported(f"the driver of node {node} does not offer {verb}: it is older than this one")
     if code is grpc.StatusCode.NOT_FOUND:

@@ -12,8 +12,8 @@ from csi_ub.locks import hold
 from csi_ub.models.follower import Follower
 from csi_ub.models.store import ModelStore
 from csi_ub.models.switching import Standing
-from csi_ub.pool import attachments
 from csi_ub.pools.copy import remove_tree
+from csi_ub.share import attachments
 from csi_ub.syncthing import beats, conflicts, deviceid, folders, terms
 from csi_ub.syncthing.daemon import PORT, Daemon
 from csi_ub.syncthing.terms import Terms

@@ -139,10 +139,12 @@ def test_metrics_tell_calls_pools_and_readiness(start: StartDriver) -> None:
             return str(answer.read().decode())
 
     text = get("/metrics")
-    assert 'ub_csi_calls_total{code="OK",method="CreateVolume"} 1.0' in text
-    assert 'ub_csi_calls_total{code="INVALID_ARGUMENT",method="CreateVolume"} 1.0' in text
-    assert 'ub_csi_pool_promised_bytes{pool="default"} 1.048576e+07' in text
-    assert 'ub_csi_volumes{engine="bind",pool="default",type="filesystem"} 1.0' in text
+    assert 'csi_ub_calls_total{code="OK",method="CreateVolume"} 1.0' in text
+    assert 'csi_ub_calls_total{code="INVALID_ARGUMENT",method="CreateVolume"} 1.0' in text
+    assert 'csi_ub_pool_promised_bytes{pool="default"} 1.048576e+07' in text
+    assert 'csi_ub_volumes{engine="bind",pool="default",type="filesystem"} 1.0' in text
+    ours = {line.split()[2] for line in text.splitlines() if line.startswith("# TYPE")}
+    assert {name.partition("_ub_")[0] for name in ours if not name.startswith(("python_", "process_"))} == {"csi"}
     assert get("/readyz") == get("/healthz") == "ok\n"
     driver.pool.rename(driver.pool.with_name("away"))
     with pytest.raises(urllib.error.HTTPError, match="503") as caught:

@@ -18,8 +18,9 @@ from csi_ub.connect import connect
 from csi_ub.engines import Engines
 from csi_ub.engines.bind import BindEngine
 from csi_ub.model import AccessMode, Attachment, Consistency, Spec, Volume
-from csi_ub.pool import Pool, boot_id
+from csi_ub.pool import Pool
 from csi_ub.reasons import InUse
+from csi_ub.share import boot_id
 from csi_ub.switching import switch
 from csi_ub.volumes import Volumes
 from tests.csi_ub import netns
