@@ -9,6 +9,7 @@ from ubhost.kernel import mountinfo
 from ubhost.kernel.rtnl import Rtnl
 
 OURS = (b"ubsim.daemon", b"csi_ub")
+IP_NETNS = {"/run/netns"}  # which ip makes a mount of when it first names a namespace, and keeps
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,7 @@ def traces(folder: Path) -> Traces:
     netns = Path("/run/netns")
     return Traces(
         names,
-        frozenset(mount.target for mount in mountinfo.read()),
+        frozenset(mount.target for mount in mountinfo.read()) - IP_NETNS,
         frozenset(path.name for path in netns.iterdir()) if netns.is_dir() else frozenset(),
         frozenset(_daemons()),
         frozenset(str(path) for path in folder.rglob("*")) if folder.exists() else frozenset(),
