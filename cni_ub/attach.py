@@ -166,7 +166,8 @@ class _Attaching:
         want = self._wanted()
         seen = self.node.observe_link(want)
         self._refuse(want, seen)
-        ipam = ipam_of(self.host, self.request)
+        if ipam := ipam_of(self.host, self.request):
+            ipam.require()
         self.host.stop.check()
         self._remember(self._first_record(want, seen.host, ipam))
         try:

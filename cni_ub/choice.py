@@ -10,7 +10,7 @@ Source: design section 4; reference/cni.md section 7.4.
 """
 
 import json
-from pathlib import Path
+import os
 
 from cni_ub.agent.deviceid import device_of
 from cni_ub.errors import Undecodable
@@ -50,7 +50,7 @@ def _from_file(path: str) -> str:
     if not path:
         return ""
     try:
-        with Path(path).open("rb") as file:
+        with open(path, "rb", opener=_without_waiting) as file:
             info = json.loads(file.read(MAX_DEVICE_INFO))
     except FileNotFoundError:  # the runtime passes a path even where no device plugin wrote one
         return ""
@@ -59,6 +59,11 @@ def _from_file(path: str) -> str:
     found = info.get("ub") or info.get("pci") or {} if isinstance(info, dict) else {}
     keys = ("device-id", "rdma-device", "pci-address")
     return next((str(found[key]) for key in keys if isinstance(found, dict) and found.get(key)), "")
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    """Open what may be a FIFO that nobody writes to."""
+    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def _given_by_kubelet(host: Host, request: Request) -> tuple[str, ...]:

@@ -58,6 +58,10 @@ class DelegateFailed(errors.UbError):
         self.code, self.details = code, details
 
 
+class DelegateMissing(DelegateFailed):
+    """The IPAM plugin cannot be run here, so it holds nothing of an attachment that is new."""
+
+
 CODES: dict[type[errors.UbError], int] = {
     UnsupportedField: 2,
     UnknownAttachment: 3,

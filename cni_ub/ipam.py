@@ -8,11 +8,14 @@ Source: containernetworking/cni SPEC.md 1.1.0, section 4; reference/cni.md secti
 """
 
 import contextlib
+import errno
 import json
 import os
+import select
 import signal
 import stat
 import subprocess
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -20,13 +23,13 @@ from pathlib import Path
 from typing import Any
 
 from cni_ub import results
-from cni_ub.errors import BadEnvironment, DelegateFailed, Undecodable
-from cni_ub.spec import INCOMPATIBLE_VERSION, INVALID_CONFIG, TRY_AGAIN, VERSIONS
-from ubhost.errors import InvalidRequest
+from cni_ub.errors import DelegateFailed, DelegateMissing, Undecodable
+from cni_ub.spec import INCOMPATIBLE_VERSION, INVALID_CONFIG, INVALID_ENVIRONMENT, TRY_AGAIN, VERSIONS, parse_json
 from ubhost.kernel.parent import end_with
 
 PATIENCE = {"ADD": 60.0, "DEL": 60.0, "CHECK": 20.0, "GC": 20.0, "STATUS": 5.0, "VERSION": 5.0}  # seconds
 SINCE = {"CHECK": "0.4.0", "GC": "1.1.0", "STATUS": "1.1.0"}
+MAX_ANSWER = 1 << 20  # bytes
 
 _known_versions: dict[tuple[str, int, int], tuple[str, ...]] = {}  # by path, change time and size of the executable
 
@@ -43,6 +46,23 @@ class Ipam:
     config: Mapping[str, Any]
     environ: Mapping[str, str]
     dies_with_us: bool = False
+
+    def require(self) -> None:
+        """Refuse a plugin that is not there, as long as nothing is changed.
+
+        Raises:
+            DelegateMissing: it is not in CNI_PATH, or not a program.
+        """
+        path = self._find()
+        if not os.access(path, os.X_OK):
+            raise DelegateMissing(f"IPAM plugin {path} is not executable", INVALID_CONFIG)
+
+    def is_there(self) -> bool:
+        try:
+            self.require()
+        except DelegateMissing:
+            return False
+        return True
 
     def start_add(self) -> "Running":
         """Start ADD and return at once; what takes time in the kernel can be done meanwhile."""
@@ -115,7 +135,7 @@ class Ipam:
     def version(self) -> str:
         """The version we speak with the plugin: the configuration's, or the newest below it that both know."""
         asked = str(self.config["cniVersion"])
-        with contextlib.suppress(DelegateFailed, InvalidRequest, OSError):
+        with contextlib.suppress(DelegateFailed, OSError):
             status = self._find().stat()
             known = _known_versions.get((str(self._find()), status.st_mtime_ns, status.st_size))
             if known and asked not in known:
@@ -129,11 +149,10 @@ class Ipam:
         return self.version != str(self.config["cniVersion"])
 
     def _find(self) -> Path:
-        if not self.type or "/" in self.type or self.type in (".", ".."):
-            raise InvalidRequest(f"ipam.type {self.type!r} is not the name of a plugin")
         folders = [folder for folder in self.environ.get("CNI_PATH", "").split(":") if folder]
         if not folders:
-            raise BadEnvironment(f"CNI_PATH is missing; IPAM plugin {self.type} is looked for there")
+            why = f"CNI_PATH is missing; IPAM plugin {self.type} is looked for there"
+            raise DelegateMissing(why, INVALID_ENVIRONMENT)
         for folder in folders:
             path = Path(folder, self.type)
             try:
@@ -141,7 +160,7 @@ class Ipam:
                     return path
             except OSError:
                 continue
-        raise DelegateFailed(f"no IPAM plugin {self.type} in CNI_PATH {':'.join(folders)}", INVALID_CONFIG)
+        raise DelegateMissing(f"no IPAM plugin {self.type} in CNI_PATH {':'.join(folders)}", INVALID_CONFIG)
 
     def _start(self, verb: str, **keys: Any) -> "Running":
         path = self._find()
@@ -160,7 +179,7 @@ class Ipam:
                     preexec_fn=partial(end_with, os.getpid(), signal.SIGKILL) if self.dies_with_us else None,
                 )
             except OSError as error:
-                raise DelegateFailed(f"IPAM plugin {path} cannot be run: {error.strerror}", INVALID_CONFIG) from error
+                raise DelegateMissing(f"IPAM plugin {path} cannot be run: {error.strerror}", INVALID_CONFIG) from error
         return Running(self.type, verb, process)
 
 
@@ -179,29 +198,61 @@ class Running:
             DelegateFailed: it failed, or took too long and was killed.
             Undecodable: it succeeded and printed something that is not JSON.
         """
-        patience = PATIENCE[self.verb]
         try:
-            stdout, _ = self.process.communicate(timeout=patience)
-        except subprocess.TimeoutExpired:
+            stdout = _read_while_it_lives(self.process, PATIENCE[self.verb])
+        except OSError as error:
+            raise DelegateFailed(f"IPAM plugin {self.type} {self.verb} {error.strerror}", TRY_AGAIN) from None
+        finally:
             self.kill()
-            raise DelegateFailed(
-                f"IPAM plugin {self.type} {self.verb} took more than {patience:g} s", TRY_AGAIN
-            ) from None
         if self.process.returncode:
             raise _failure(self.type, self.verb, self.process.returncode, stdout)
         if not stdout.strip():
             return None
         try:
-            return json.loads(stdout)
-        except (ValueError, RecursionError):
+            return parse_json(stdout)
+        except ValueError:
             raise Undecodable(f"IPAM plugin {self.type} {self.verb} printed {stdout[:200]!r}, not JSON") from None
 
     def kill(self) -> None:
-        """End the plugin and the processes it started."""
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.process.pid, signal.SIGKILL)
-        with contextlib.suppress(OSError, ValueError):
-            self.process.communicate()
+        """End the plugin and what it left behind in its process group; who is to stay makes a session of its own."""
+        if self.process.returncode is None:  # until it is reaped nobody else gets its number
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
+        if self.process.stdout:
+            self.process.stdout.close()
+
+
+def _read_while_it_lives(process: "subprocess.Popen[bytes]", patience: float) -> bytes:
+    """Return what a process wrote until it ended. Whoever else holds its stdout open does not keep us waiting.
+
+    Raises:
+        TimeoutError: it did not end within ``patience`` seconds.
+        OSError: it writes without end.
+    """
+    assert process.stdout
+    stdout, ended = process.stdout.fileno(), os.pidfd_open(process.pid)
+    os.set_blocking(stdout, False)
+    poll = select.poll()
+    poll.register(stdout, select.POLLIN)
+    poll.register(ended, select.POLLIN)
+    deadline = time.monotonic() + patience
+    read = b""
+    try:
+        while (left := deadline - time.monotonic()) > 0:
+            ready = {fd for fd, _ in poll.poll(left * 1000)}
+            with contextlib.suppress(BlockingIOError):  # it is empty, and open
+                chunk = os.read(stdout, MAX_ANSWER)  # all that is there: a pipe holds no more
+                read += chunk
+                if not chunk and ended not in ready:  # it was closed
+                    poll.unregister(stdout)
+            if ended in ready:
+                return read
+            if len(read) > MAX_ANSWER:
+                raise OSError(errno.EMSGSIZE, f"printed more than {MAX_ANSWER} bytes")
+        raise TimeoutError(errno.ETIMEDOUT, f"took more than {patience:g} s")
+    finally:
+        os.close(ended)
 
 
 @contextlib.contextmanager

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cni_ub import spec
-from cni_ub.errors import UnsupportedField
+from cni_ub.errors import Undecodable, UnsupportedField
+from cni_ub.results import parse_dns
 from ubhost.errors import InvalidRequest
 from ubhost.provider import Bandwidth
 
@@ -23,6 +24,7 @@ ISOLATIONS = ("exclusive", "shared")
 SOCKETS = ("off", "auto", "ums", "smc")
 _PREFIXES = tuple(enumerate("KMGT", 1))
 UNITS: dict[str, int] = {"": 1, **{u: 1000**n for n, u in _PREFIXES}, **{f"{u}i": 1024**n for n, u in _PREFIXES}}
+_SIZE_DIGITS = 18  # more bytes than any machine has; int() refuses far longer ones
 _RELEASING = ("DEL", "GC")
 _VALID_ATTACHMENTS = ("cni.dev/valid-attachments", "cni.dev/attachments")
 UNLIMITED_BURST = 0xFFFFFFFF  # what containerd sends as burst when the pod asked for a rate only
@@ -165,8 +167,8 @@ def read_conf(raw: Mapping[str, Any]) -> NetConf:
         qos=_qos(_object(raw, "qos"), _object(runtime, "bandwidth")),
         sockets=_choice(zero_copy, "sockets", SOCKETS),
         shared_memory=_size(zero_copy, "sharedMemory"),
-        ipam_type=_text(ipam, "type"),
-        dns=_object(raw, "dns"),
+        ipam_type=_plugin(ipam),
+        dns=_dns(raw),
         mtu=mtu,
         log_level=_choice(raw, "logLevel", ("info", "debug", "warning", "error")),
         log_file=_text(raw, "logFile"),
@@ -180,15 +182,32 @@ def read_leniently(raw: Mapping[str, Any]) -> NetConf:
         return read_conf(raw)
     except InvalidRequest as error:
         LOG.warning("a key of the configuration is wrong; it is released without it", extra={"error": str(error)})
-    ipam = raw.get("ipam")
-    kind = ipam.get("type") if isinstance(ipam, dict) else None
+    try:
+        ipam_type = _plugin(_object(raw, "ipam"))
+    except InvalidRequest:  # then no ADD can have used it; the record of an attachment knows another one
+        ipam_type = ""
     return NetConf(
         version=str(raw["cniVersion"]),
         name=str(raw["name"]),
         raw=raw,
-        ipam_type=kind if isinstance(kind, str) else "",
+        ipam_type=ipam_type,
         prev_result=raw.get("prevResult"),
     )
+
+
+def _dns(raw: Mapping[str, Any]) -> Mapping[str, Any]:
+    try:
+        return parse_dns(raw.get("dns"), "dns")
+    except Undecodable as error:
+        raise InvalidRequest(str(error)) from error
+
+
+def _plugin(ipam: Mapping[str, Any]) -> str:
+    """Return the name of the IPAM plugin, "" for none: a file name, because it is looked for in CNI_PATH."""
+    name = _text(ipam, "type")
+    if "type" in ipam and ipam["type"] is not None and (not name or name in (".", "..") or {"/", "\0"} & set(name)):
+        raise InvalidRequest(f"ipam.type {name!r} is not the name of a plugin")
+    return name
 
 
 def _device_id(raw: Mapping[str, Any], runtime: Mapping[str, Any]) -> str:
@@ -202,15 +221,19 @@ def _device_id(raw: Mapping[str, Any], runtime: Mapping[str, Any]) -> str:
 def _qos(qos: Mapping[str, Any], bandwidth: Mapping[str, Any]) -> Qos:
     low, high = _number(qos, "minMbps"), _number(qos, "maxMbps")
     level, priority = _number(qos, "serviceLevel"), _number(qos, "priority")
-    if low and high and low > high:
-        raise InvalidRequest(f"qos.minMbps {low} is above qos.maxMbps {high}")
+    if low and low > (high or 0):
+        raise InvalidRequest(f"qos.minMbps {low} needs a qos.maxMbps that is not below it; it is {high}")
     for key, value in (("serviceLevel", level), ("priority", priority)):
         if value is not None and not 0 <= value <= 15:
             raise InvalidRequest(f"qos.{key} {value} is not between 0 and 15")
     limit = Bandwidth(low or 0, high or 0) if low or high else None
     # containerd writes IngressRate: its values have no names for JSON, and decoders written in Go take any case.
     given = {key[:1].lower() + key[1:]: value for key, value in bandwidth.items()}
-    rates = {key: _number(given, key) or 0 for key in ("ingressRate", "ingressBurst", "egressRate", "egressBurst")}
+    keys = ("ingressRate", "ingressBurst", "egressRate", "egressBurst")
+    rates = {key: _number(given, key, most=(1 << 64) - 1) or 0 for key in keys}
+    for key, value in rates.items():
+        if key.endswith("Rate") and 0 < value < 8:
+            raise InvalidRequest(f"runtimeConfig.bandwidth.{key} {value} is below 8 bits a second, the least there is")
     shape = Shape(*rates.values()) if rates["ingressRate"] or rates["egressRate"] else None
     return Qos(limit, level, priority, shape)
 
@@ -248,12 +271,12 @@ def _text(raw: Mapping[str, Any], key: str) -> str:
     return value
 
 
-def _number(raw: Mapping[str, Any], key: str) -> int | None:
+def _number(raw: Mapping[str, Any], key: str, most: int = (1 << 32) - 1) -> int | None:
     value = raw.get(key)
     if value is None:
         return None
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise InvalidRequest(f"{key} is {value!r}, expected a whole number from 0 upward")
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= most:
+        raise InvalidRequest(f"{key} is {value!r}, expected a whole number from 0 to {most}")
     return value
 
 
@@ -262,7 +285,7 @@ def _size(raw: Mapping[str, Any], key: str) -> int:
     text = _text(raw, key) or "0"
     digits = text.rstrip("KMGTi")
     unit = UNITS.get(text[len(digits) :])
-    if unit is None or not digits.isascii() or not digits.isdigit():
+    if unit is None or not digits.isascii() or not digits.isdigit() or len(digits) > _SIZE_DIGITS:
         raise InvalidRequest(f"{key} is {text!r}, expected a size such as 64Mi")
     return int(digits) * unit
 

@@ -59,7 +59,7 @@ def _bucket(rate: int, burst: int) -> Rate | None:
     containerd sends the largest number as burst when the pod asked for a rate only; taken literally it would let half a
     gigabyte pass before anything is limited. Without a burst of its own a bucket holds 10 ms of its rate.
     """
-    if rate < 8:
+    if not rate:
         return None
     given = burst // 8 if 0 < burst < UNLIMITED_BURST else rate // 8 // 100
     return Rate(rate // 8 * 8, min(max(given, SMALLEST_BURST), 0xFFFFFFFF))

@@ -9,12 +9,16 @@ Source: containernetworking/cni SPEC.md 0.1.0 to 1.1.0, "Result"; reference/cni.
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from ipaddress import ip_address, ip_interface
+from types import MappingProxyType
 from typing import Any
 
 from cni_ub.errors import NotExpressible, Undecodable
 from cni_ub.spec import VERSIONS
 
 Json = Mapping[str, Any]
+_INTERFACE_TEXTS = ("name", "mac", "sandbox", "socketPath", "pciID")
+_U8, _U32 = (1 << 8) - 1, (1 << 32) - 1
+_ROUTE_NUMBERS = {"mtu": _U32, "advmss": _U32, "priority": _U32, "table": _U32, "scope": _U8}
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,21 +53,33 @@ def parse(document: object, version: str, what: str) -> Result:
     own = next((document[key] for key in document if key.lower() == "cniversion"), None) or version
     if own not in VERSIONS:
         raise Undecodable(f"{what} has the unknown cniVersion {own!r}")
-    dns = {} if document.get("dns") is None else document["dns"]
-    if not isinstance(dns, dict):
-        raise Undecodable(f"{what}.dns is not an object")
+    dns = parse_dns(document.get("dns"), f"{what}.dns")
     if own in ("0.1.0", "0.2.0"):
         return _parse_flat(document, dns, what)
     interfaces = _objects(document, "interfaces", what)
+    for at, interface in enumerate(interfaces):
+        _check_fields(interface, f"{what}.interfaces[{at}]", text=_INTERFACE_TEXTS, numbers={"mtu": _U32})
     ips = tuple({key: ip[key] for key in ip if key != "version"} for ip in _objects(document, "ips", what))
     for at, ip in enumerate(ips):
-        _check_address(ip.get("address"), f"{what}.ips[{at}].address")
-        if not isinstance(ip.get("interface", 0), int):
-            raise Undecodable(f"{what}.ips[{at}].interface is not a number")
-    routes = _objects(document, "routes", what)
-    for at, route in enumerate(routes):
-        _check_address(route.get("dst"), f"{what}.routes[{at}].dst")
-    return Result(interfaces, ips, routes, dns)
+        _check_ip(ip, f"{what}.ips[{at}]")
+    return Result(interfaces, ips, _routes(document, what), dns)
+
+
+def parse_dns(document: object, what: str) -> Json:
+    """Read the DNS part of a result or of a configuration; ``None`` says nothing.
+
+    Raises:
+        Undecodable: it is none.
+    """
+    dns = {} if document is None else document
+    if not isinstance(dns, dict):
+        raise Undecodable(f"{what} is not an object")
+    _check_fields(dns, what, text=("domain",))
+    for key in ("nameservers", "search", "options"):
+        words = dns.get(key)
+        if words is not None and not (isinstance(words, list) and all(isinstance(word, str) for word in words)):
+            raise Undecodable(f"{what}.{key} is {words!r}, not a list of texts")
+    return dns
 
 
 def express(result: Result, version: str) -> dict[str, Any]:
@@ -110,9 +126,47 @@ def _objects(document: Json, key: str, what: str) -> tuple[dict[str, Any], ...]:
     return tuple(entries)
 
 
+def _routes(document: Json, what: str) -> tuple[dict[str, Any], ...]:
+    routes = _objects(document, "routes", what)
+    for at, route in enumerate(routes):
+        where = f"{what}.routes[{at}]"
+        _check_address(route.get("dst"), f"{where}.dst")
+        _check_host(route.get("gw"), f"{where}.gw")
+        _check_fields(route, where, numbers=_ROUTE_NUMBERS)
+    return routes
+
+
+def _check_ip(ip: Json, where: str) -> None:
+    _check_address(ip.get("address"), f"{where}.address")
+    _check_host(ip.get("gateway"), f"{where}.gateway")
+    _check_fields(ip, where, numbers={"interface": _U32})
+
+
+def _check_fields(
+    entry: Json, where: str, *, text: tuple[str, ...] = (), numbers: Mapping[str, int] = MappingProxyType({})
+) -> None:
+    """Judge the fields that are there; ``numbers`` are from 0 to what is said."""
+    for key in text:
+        if not isinstance(entry.get(key), str | None):
+            raise Undecodable(f"{where}.{key} is {entry[key]!r}, not a text")
+    for key, most in numbers.items():
+        value = entry.get(key)
+        if value is not None and not (type(value) is int and 0 <= value <= most):
+            raise Undecodable(f"{where}.{key} is {value!r}, not a whole number from 0 to {most}")
+
+
+def _check_host(text: object, where: str) -> None:
+    """A gateway; there need be none. An address with a scope ("%eth0") is of one host only."""
+    try:
+        if text not in (None, ""):
+            ip_address(text if isinstance(text, str) and "%" not in text else "")
+    except ValueError:
+        raise Undecodable(f"{where} is {text!r}, not an address") from None
+
+
 def _check_address(text: object, where: str) -> None:
     try:
-        ip_interface(text if isinstance(text, str) and "/" in text else "")
+        ip_interface(text if isinstance(text, str) and "/" in text and "%" not in text else "")
     except ValueError:
         raise Undecodable(f"{where} is {text!r}, not an address with a prefix length") from None
 
@@ -130,11 +184,9 @@ def _parse_flat(document: Json, dns: Json, what: str) -> Result:
             continue
         if not isinstance(config, dict):
             raise Undecodable(f"{what}.{key} is not an object")
-        _check_address(config.get("ip"), f"{what}.{key}.ip")
+        _check_ip({"address": config.get("ip"), "gateway": config.get("gateway")}, f"{what}.{key}")
         ips.append({"address": config["ip"], **_present(gateway=config.get("gateway"))})
-        for at, route in enumerate(_objects(config, "routes", f"{what}.{key}")):
-            _check_address(route.get("dst"), f"{what}.{key}.routes[{at}].dst")
-            routes.append({"dst": route["dst"], **_present(gw=route.get("gw"))})
+        routes += [{"dst": route["dst"], **_present(gw=route.get("gw"))} for route in _routes(config, f"{what}.{key}")]
     return Result(ips=tuple(ips), routes=tuple(routes), dns=dns)
 
 
@@ -153,18 +205,3 @@ def _express_flat(result: Result, version: str) -> dict[str, Any]:
     if len(document) == 1:
         raise NotExpressible(f"cannot convert to cniVersion {version}: no valid IP addresses")
     return {**document, "dns": dict(result.dns)}
-
-
-def gateway_of(ip: Json) -> str | None:
-    """Return the gateway of an address.
-
-    Raises:
-        Undecodable: it is not an address.
-    """
-    text = ip.get("gateway")
-    if not text:
-        return None
-    try:
-        return str(ip_address(text))
-    except ValueError:
-        raise Undecodable(f"gateway {text!r} is not an address") from None

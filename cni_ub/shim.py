@@ -53,7 +53,7 @@ def _about(arguments: "Sequence[str]") -> int:
 
     if arguments == ["--version"]:
         return _print(f"ub-cni {version()}\n".encode())
-    sys.stderr.write("usage: CNI_COMMAND=… ub-cni < network-configuration.json, or ub-cni --version\n")
+    _complain("usage: CNI_COMMAND=… ub-cni < network-configuration.json, or ub-cni --version\n")
     return 2
 
 
@@ -62,7 +62,7 @@ def _answer(engine: "Engine") -> tuple[int, bytes]:
     if not verb:
         from ubhost.version import version
 
-        sys.stderr.write(f"ub-cni {version()}: gives a pod its UB device; CNI versions {', '.join(spec.VERSIONS)}\n")
+        _complain(f"ub-cni {version()}: gives a pod its UB device; CNI versions {', '.join(spec.VERSIONS)}\n")
         return 0, b""
     if verb == "VERSION":
         return 0, spec.versions(_read_patiently())
@@ -170,6 +170,7 @@ def _print(document: bytes) -> int:
 
 
 def _complain(line: str) -> None:
+    """Tell a person. Not by ``sys.stderr``: the runtime may have closed it, and then it is ``None``."""
     try:  # noqa: SIM105 - contextlib costs a start-up its time
         os.write(2, line.encode())
     except OSError:  # there is nobody left to tell

@@ -34,6 +34,8 @@ _ALNUM = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ01234567
 _NAME_CHARACTERS = _ALNUM | frozenset("_.-")
 _IFNAME_BYTES = 15  # IFNAMSIZ without the NUL
 _NAME_LENGTH = 180  # it becomes part of a file name, which ends at 255 bytes
+_SYSCTL_NAMES = ("all", "default")  # the folders of /proc/sys/net/ipv4/conf that belong to no interface
+_MAX_DEPTH = 100  # lists and objects in one another; no configuration has ten
 
 
 class Refused(Exception):
@@ -71,6 +73,8 @@ def check_environment(environ: "Mapping[str, str]") -> str:
     command = environ.get("CNI_COMMAND", "")
     if command not in _REQUIRED:
         raise Refused(INVALID_ENVIRONMENT, f"unknown CNI_COMMAND: {command!r}")
+    if garbled := [name for name in environ if name.startswith("CNI_") and not _is_unicode(environ[name])]:
+        raise Refused(INVALID_ENVIRONMENT, f"not UTF-8: {', '.join(garbled)}")
     missing = [name for name in _REQUIRED[command] if not environ.get(name)]
     if missing:
         # CNI_PATH is optional in the specification and required by libcni's skeleton: it is asked for where a
@@ -99,13 +103,19 @@ def _is_name(text: str) -> bool:
 
 
 def bad_ifname(name: str) -> str:
-    """Say what is wrong with an interface name; nothing if it is good. Source: dev_valid_name() in net/core/dev.c."""
+    """Say what is wrong with an interface name; nothing if it is good.
+
+    Source: Linux net/core/dev.c, dev_valid_name() and __dev_change_net_namespace(), where ``%`` asks for a number;
+    net/ipv4/devinet.c, devinet_sysctl_register().
+    """
     if not 0 < len(name.encode("utf-8", "surrogateescape")) <= _IFNAME_BYTES:
         return f"must be 1 to {_IFNAME_BYTES} bytes"
     if name in (".", ".."):
         return "must not be '.' or '..'"
-    if any(c in "/:" or c.isspace() for c in name):
-        return "must not contain '/', ':' or white space"
+    if name in _SYSCTL_NAMES:
+        return "the kernel keeps 'all' and 'default' for itself"
+    if any(c in "/:%" or c.isspace() for c in name):
+        return "must not contain '/', ':', '%' or white space"
     return ""
 
 
@@ -115,11 +125,9 @@ def check_config(command: str, stdin: bytes) -> dict[str, object]:
     Raises:
         Refused: it is not a JSON object, its version is unknown or too old for the verb, or its name is missing.
     """
-    import json
-
     try:
-        config = json.loads(stdin)
-    except (ValueError, RecursionError) as error:
+        config = parse_json(stdin)
+    except ValueError as error:
         raise Refused(DECODING_FAILURE, f"cannot parse the network configuration: {error}") from None
     if not isinstance(config, dict):
         raise Refused(DECODING_FAILURE, f"the network configuration is a {type(config).__name__}, not an object")
@@ -135,6 +143,43 @@ def check_config(command: str, stdin: bytes) -> dict[str, object]:
     if not _is_name(name):
         raise Refused(INVALID_CONFIG, f"invalid network name {name!r}", version=version)
     return config
+
+
+def parse_json(text: bytes) -> object:
+    """Read a document that can be handed on: ``json`` alone also takes what neither JSON nor UTF-8 can say.
+
+    Raises:
+        ValueError: it is not JSON, or nested too deep.
+    """
+    import json
+
+    try:
+        document = json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deep") from None
+    if why := _unsayable(document):
+        raise ValueError(f"it holds {why}")
+    return document
+
+
+def _unsayable(value: object, depth: int = 0) -> str:
+    """Say what in a document is no JSON for others; nothing if all is well."""
+    if depth > _MAX_DEPTH:
+        return f"more than {_MAX_DEPTH} lists and objects in one another"
+    if isinstance(value, float):
+        return "" if value - value == 0 else f"the number {value}"  # NaN, or beyond every float
+    if isinstance(value, str):
+        return "" if _is_unicode(value) else "half of a surrogate pair"
+    inner = [*value, *value.values()] if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return next((why for part in inner if (why := _unsayable(part, depth + 1))), "")
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _version(config: dict[str, object]) -> str:

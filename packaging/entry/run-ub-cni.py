@@ -12,5 +12,4 @@ from cni_ub.shim import become, main  # noqa: E402
 AGENT = os.path.join(os.path.dirname(sys._MEIPASS), "ub-agent")  # noqa: PTH118, PTH120 - pathlib costs milliseconds
 
 code = main(lambda stdin, nonce: become(AGENT, stdin, nonce))
-sys.stderr.flush()
-os._exit(code)  # everything is written; taking the interpreter down properly costs half a millisecond
+os._exit(code)  # nothing waits in a buffer; taking the interpreter down properly costs half a millisecond

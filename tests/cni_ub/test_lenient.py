@@ -8,6 +8,10 @@ from tests.cni_ub.machine import Machine
 
 pytestmark = pytest.mark.kernel
 
+RATES = ("ingressRate", "ingressBurst", "egressRate", "egressBurst", "IngressRate")
+NO_RATES: tuple[object, ...] = ("fast", -1, 0.5, True, [], 1 << 64)
+NO_MBPS: tuple[object, ...] = (1 << 32, -8, 8.0, True, "8")
+NO_PLUGINS: tuple[object, ...] = ("", ".", "..", "../obedient", "/bin/sh", "obedient/", "a\0b", 5, [])
 WRONG: list[dict[str, Any]] = [
     {"mtu": "1500"},
     {"mtu": 1},
@@ -23,11 +27,20 @@ WRONG: list[dict[str, Any]] = [
     {"zeroCopy": {"sharedMemory": "much"}},
     {"runtimeConfig": "none"},
     {"runtimeConfig": {"deviceID": "urma_2"}},  # and deviceID is urma_1: H42
-    {"runtimeConfig": {"bandwidth": {"ingressRate": "fast"}}},
+    *({"runtimeConfig": {"bandwidth": {key: value}}} for key in RATES for value in NO_RATES),
+    *({"runtimeConfig": {"bandwidth": {key: 7}}} for key in ("ingressRate", "egressRate")),
+    *({"qos": {key: value}} for key in ("minMbps", "maxMbps") for value in NO_MBPS),
+    {"qos": {"minMbps": 800}},
+    {"qos": {"minMbps": 800, "maxMbps": 8}},
+    {"zeroCopy": {"sharedMemory": "9" * 5000}},
+    {"dns": {"nameservers": "10.0.0.1"}},
+    {"dns": {"search": [5]}},
+    *({"ipam": {"type": kind}} for kind in NO_PLUGINS),
+    {"ipam": []},
 ]
 
 
-@pytest.mark.parametrize("wrong", WRONG, ids=str)
+@pytest.mark.parametrize("wrong", WRONG, ids=lambda wrong: str(wrong)[:70])
 def test_add_refuses_what_del_and_gc_need_not_know(machine: Machine, pod: str, wrong: dict[str, Any]) -> None:
     before = machine.state()
     good = machine.conf(ipam={"type": "obedient"})

@@ -9,36 +9,48 @@ import pytest
 
 from tests.cni_ub.machine import EXECUTABLE, REPOSITORY
 
+BUILT = [str(REPOSITORY / "dist/ub-node/ub-cni")]
 CONF = b'{"cniVersion": "1.1.0", "name": "ubnet", "type": "ub-cni"}'
 
 
-def run(root: Path, verb: str, redirection: str) -> "subprocess.CompletedProcess[bytes]":
+@pytest.fixture(params=[EXECUTABLE, pytest.param(BUILT, marks=pytest.mark.binary)], ids=["sources", "built"])
+def executable(request: pytest.FixtureRequest) -> list[str]:
+    """What a runtime starts; the built one is reached by an entry of its own."""
+    command: list[str] = request.param
+    return command
+
+
+def run(executable: list[str], root: Path, verb: str, redirection: str) -> "subprocess.CompletedProcess[bytes]":
     environ = {
         "CNI_COMMAND": verb, "CNI_CONTAINERID": "c1", "CNI_IFNAME": "net1", "CNI_NETNS": "/run/netns/none",
         "CNI_PATH": "/nowhere", "UB_ROOT": str(root), "PYTHONPATH": str(REPOSITORY), "PATH": os.environ["PATH"],
     }  # fmt: skip
-    command = ["sh", "-c", f'exec "$@" {redirection}', "sh", *EXECUTABLE]
+    command = ["sh", "-c", f'exec "$@" {redirection}', "sh", *executable]
     return subprocess.run(command, env=environ, input=CONF, capture_output=True, timeout=60, check=False)
 
 
 @pytest.mark.parametrize("redirection", [">&-", ">/dev/full"])
 @pytest.mark.parametrize("verb", ["ADD", "VERSION"])
-def test_an_answer_that_nobody_can_read_is_one_line_and_a_failure(tmp_path: Path, verb: str, redirection: str) -> None:
-    ran = run(tmp_path, verb, redirection)
+def test_an_answer_that_nobody_can_read_is_one_line_and_a_failure(
+    executable: list[str], tmp_path: Path, verb: str, redirection: str
+) -> None:
+    ran = run(executable, tmp_path, verb, redirection)
     assert ran.returncode == 1
     assert b"ub-cni: cannot write the answer: " in ran.stderr
     assert b"Traceback" not in ran.stderr
 
 
-def test_a_del_has_no_answer_and_needs_no_stdout(tmp_path: Path) -> None:
-    ran = run(tmp_path, "DEL", ">&-")
+def test_a_del_has_no_answer_and_needs_no_stdout(executable: list[str], tmp_path: Path) -> None:
+    ran = run(executable, tmp_path, "DEL", ">&-")
     assert (ran.returncode, b"Traceback" in ran.stderr) == (0, False)
 
 
 @pytest.mark.parametrize("verb", ["ADD", "DEL", "STATUS"])
 @pytest.mark.parametrize("redirection", ["<&-", "</dev/null"])
-def test_a_stdin_without_a_configuration_is_a_decoding_failure(tmp_path: Path, verb: str, redirection: str) -> None:
-    ran = run(tmp_path, verb, redirection)
+def test_a_stdin_without_a_configuration_is_a_decoding_failure(
+    executable: list[str], tmp_path: Path, verb: str, redirection: str
+) -> None:
+    ran = run(executable, tmp_path, verb, redirection)
     assert ran.returncode == 1
     assert b'"code": 6' in ran.stdout
     assert b"Traceback" not in ran.stderr
@@ -57,6 +69,17 @@ def test_an_engine_that_cannot_be_run_is_no_del_that_found_nothing(tmp_path: Pat
     assert b"o such file" not in ran.stdout
 
 
-def test_all_closed_is_a_silent_failure(tmp_path: Path) -> None:
-    ran = run(tmp_path, "ADD", "<&- >&- 2>&-")
+def test_all_closed_is_a_silent_failure(executable: list[str], tmp_path: Path) -> None:
+    ran = run(executable, tmp_path, "ADD", "<&- >&- 2>&-")
     assert (ran.returncode, ran.stdout, ran.stderr) == (1, b"", b"")
+
+
+@pytest.mark.parametrize("redirection", ["2>&-", "2>/dev/full", "<&- 2>&-"])
+@pytest.mark.parametrize(("verb", "code"), [("VERSION", 0), ("DEL", 0), ("ADD", 1), ("", 0)])
+def test_an_answer_does_not_hang_on_a_stderr(
+    executable: list[str], tmp_path: Path, verb: str, code: int, redirection: str
+) -> None:
+    ran = run(executable, tmp_path, verb, redirection)
+    code = 1 if "<&-" in redirection and verb == "DEL" else code  # without a configuration
+    assert ran.returncode == code
+    assert (b"supportedVersions" in ran.stdout, b'"code"' in ran.stdout) == (verb == "VERSION", code == 1)

@@ -46,7 +46,11 @@ def test_cni_path_is_optional_where_nothing_else_is_missing() -> None:
 
 
 @pytest.mark.parametrize(
-    "ifname", ["abcdefghijklmnop", "ééééééééé", ".", "..", "a/b", "a:b", "a b", "a\tb", "a\u00a0b"]
+    "ifname",
+    [
+        *("abcdefghijklmnop", "ééééééééé", ".", "..", "a/b", "a:b", "a b", "a\tb", "a\u00a0b"),
+        *("all", "default", "%d", "net%d", "a%", "%s", "%%"),
+    ],
 )
 def test_bad_interface_names_are_refused(ifname: str) -> None:
     refused = refusal(CNI_IFNAME=ifname)
@@ -54,9 +58,23 @@ def test_bad_interface_names_are_refused(ifname: str) -> None:
     assert "CNI_IFNAME" in refused.message
 
 
-@pytest.mark.parametrize("ifname", ["abcdefghijklmno", "ééééééé", "uplink_p0", "net1.5", "a@b", "-x"])
+@pytest.mark.parametrize(
+    "ifname", ["abcdefghijklmno", "ééééééé", "uplink_p0", "net1.5", "a@b", "-x", "All", "default0"]
+)
 def test_names_that_the_kernel_takes_are_taken(ifname: str) -> None:
     assert spec.check_environment({**ENVIRON, "CNI_IFNAME": ifname}) == "ADD"
+
+
+@pytest.mark.parametrize("name", [*ENVIRON, "CNI_ARGS", "CNI_OF_TOMORROW"])
+@pytest.mark.parametrize("command", ["ADD", "DEL", "CHECK", "GC", "STATUS"])
+def test_a_variable_that_is_not_utf8_is_named(command: str, name: str) -> None:
+    refused = refusal(**{"CNI_COMMAND": command, name: "a\udcff"})
+    assert (refused.code, name in refused.message) == (4, True)
+    json.loads(refused.document())
+
+
+def test_other_variables_may_hold_anything() -> None:
+    assert spec.check_environment({**ENVIRON, "TRACEPARENT": "\udcff", "HOME": "\udcff"}) == "ADD"
 
 
 @pytest.mark.parametrize("container", ["../x", "-a", "_a", "a/b", "a b", "é", "x" * 181])
@@ -70,6 +88,30 @@ def test_bad_container_ids_are_refused(container: str) -> None:
 @pytest.mark.parametrize("text", ["", "{", "nonsense", "[]", '"text"', "null", "[" * 100000, b"\xff\xfe"])
 def test_what_is_not_a_json_object_is_a_decoding_failure(text: str | bytes) -> None:
     assert bad_config(text).code == 6
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        *(b"NaN", b"Infinity", b"-Infinity", b"1e999", b"[{}, [-1e999]]", b'{"a": NaN}'),
+        *(b'"\\ud800"', b'["\\udc00"]', b'{"\\udbff": 1}', b'"\xed\xa0\x80"', b'"\xff"'),
+        *(b"[" * 150 + b"]" * 150, b'{"a":' * 900 + b"1" + b"}" * 900, b"9" * 5000),
+    ],
+)
+def test_what_python_reads_and_others_do_not_is_a_decoding_failure(value: bytes) -> None:
+    assert bad_config(b'{"cniVersion": "1.1.0", "name": "a", "extra": ' + value + b"}").code == 6
+
+
+@pytest.mark.parametrize(
+    "value", [b'"\\ud83d\\ude00"', '"\U0001f600"'.encode(), b"1e300", b"[" * 60 + b"]" * 60, b"9" * 400]
+)
+def test_what_others_read_too_is_taken(value: bytes) -> None:
+    assert spec.check_config("ADD", b'{"cniVersion": "1.1.0", "name": "a", "extra": ' + value + b"}")["name"] == "a"
+
+
+def test_the_last_of_two_equal_keys_counts() -> None:
+    text = b'{"cniVersion": "9.9.9", "name": "a", "cniVersion": "1.0.0", "name": "b"}'
+    assert spec.check_config("ADD", text) == {"cniVersion": "1.0.0", "name": "b"}
 
 
 @pytest.mark.parametrize("version", ["9.9.9", "1.2.0", "0.3", 1, ["1.0.0"]])

@@ -24,6 +24,15 @@ def test_h34_bad_json_is_a_decoding_failure(node: SimulatedNode, verb: str) -> N
         assert node.call(verb, stdin, pod="/run/netns/none").error[0] == 6
 
 
+@pytest.mark.parametrize("odd", [b"NaN", b"-1e999", b'"\\ud800"', b"[" * 150 + b"]" * 150, b"9" * 5000, b'"\xff"'])
+def test_h34_what_only_python_reads_is_a_decoding_failure(node: SimulatedNode, pod: str, odd: bytes) -> None:
+    before = node.state()
+    stdin = json.dumps(node.conf()).encode()[:-1] + b', "more": ' + odd + b"}"
+    for verb in ("ADD", "DEL"):
+        assert node.call(verb, stdin, pod=pod).error[0] == 6
+    assert (node.state(), node.ipam.calls) == (before, [])
+
+
 def test_h36_a_wrong_environment_is_named(node: SimulatedNode, pod: str) -> None:
     code, message = node.call("ADD", node.conf(), CNI_CONTAINERID=None, CNI_NETNS=None, CNI_IFNAME=None).error
     assert code == 4
@@ -31,6 +40,29 @@ def test_h36_a_wrong_environment_is_named(node: SimulatedNode, pod: str) -> None
     for wrong in ({"CNI_IFNAME": "x" * 16}, {"CNI_CONTAINERID": "../x"}, {"CNI_COMMAND": "FROB"}):
         assert node.call("ADD", node.conf(), pod=pod, **wrong).error[0] == 4
     attach(node, pod, ifname="abcdefghijklmno")
+
+
+@pytest.mark.parametrize("name", ["CNI_CONTAINERID", "CNI_NETNS", "CNI_IFNAME", "CNI_ARGS", "CNI_PATH"])
+def test_h36_a_variable_that_is_not_utf8_is_named(node: SimulatedNode, pod: str, name: str) -> None:
+    before = node.state()
+    for verb in ("ADD", "DEL", "CHECK", "GC", "STATUS"):
+        code, message = node.call(verb, node.conf(), **{"pod": pod, name: "K=\udcff"}).error
+        assert (code, name in message) == (4, True)
+    assert (node.state(), node.ipam.calls) == (before, [])
+
+
+@pytest.mark.parametrize("name", ["all", "default", "%d", "net%d", "a%", ".", "..", "a/b", "a:b", "a b", "x" * 16])
+def test_h36_a_name_that_no_interface_can_have_is_refused_first(node: SimulatedNode, pod: str, name: str) -> None:
+    before = node.state()
+    code, message = node.call("ADD", node.conf(), pod=pod, ifname=name).error
+    assert (code, "CNI_IFNAME" in message) == (4, True)
+    assert (node.state(), node.ipam.calls) == (before, [])
+
+
+def test_h36_other_variables_may_hold_anything(node: SimulatedNode, pod: str) -> None:
+    odd = {"TRACEPARENT": "00-\udcff-\udcff-01", "HOME": "\udcff", "K8S": "\udcff"}
+    assert node.call("ADD", node.conf(), pod=pod, **odd).code == 0
+    assert node.call("DEL", node.conf(), pod=pod, **odd).code == 0
 
 
 @pytest.mark.parametrize("text", ["FOO=a=b;", "K8S_POD_NAME=x;;IgnoreUnknown=true", "=;=", "nonsense", ";"])
