@@ -74,6 +74,7 @@ def values(agent: Schema, csi: Schema, nri: Schema) -> Schema:
         csi=component(
             csi,
             driver={"enum": ["pod", "host"]},
+            hostSystemd=SWITCH,
             sidecars=closed(resources=RESOURCES, **images),
             snapshots=SWITCH,
             controller=closed(

@@ -3,14 +3,16 @@
 import os
 from collections.abc import Iterable
 from dataclasses import replace
+from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
 
+from csi_ub import programs
 from tests.ubnode.conftest import Bundle
 from tests.ubnode.dying import deaths
 from ubhost.errors import HostFault
-from ubnode.install.layout import UNIT_OF, Component, Places
+from ubnode.install.layout import DATA_DAEMONS, UNIT_OF, Component, Places
 from ubnode.install.node import Node
 from ubnode.install.operations import bring, take_off
 from ubnode.install.plan import Observed
@@ -19,6 +21,7 @@ SYSTEMCTL = """#!/bin/sh
 # A systemd of files: which units are enabled, and which release each runs from. One release cannot be started.
 set -eu
 cd "$SYSTEMD"
+echo "$@" >>log
 command=$1
 now=
 for unit; do
@@ -50,6 +53,7 @@ def systemd(tmp_path: Path, root: Path, monkeypatch: pytest.MonkeyPatch) -> Path
         (folder / kind).mkdir(parents=True)
     (folder / "bin/systemctl").write_text(SYSTEMCTL)
     (folder / "bin/systemctl").chmod(0o755)
+    (folder / "bin/systemd-run").symlink_to("systemctl")
     monkeypatch.setenv("PATH", f"{folder / 'bin'}:{os.environ['PATH']}")
     monkeypatch.setenv("SYSTEMD", str(folder))
     monkeypatch.setenv("NODE", str(root))
@@ -105,6 +109,19 @@ def test_after_a_killed_upgrade_the_next_starts_every_unit_from_the_new_release(
         assert enabled(systemd) == set(UNIT_OF.values()), moment
         put(root, old)
     assert running(systemd) == all_of("1.1.0")
+
+
+@pytest.mark.parametrize("volumes", [0, 1])
+def test_data_daemons_end_with_the_driver_unless_they_serve_volumes_that_stay(
+    root: Path, bundle: Bundle, systemd: Path, volumes: int
+) -> None:
+    scope = programs.apart(["/usr/sbin/glusterfsd"], systemd=systemd)[4].removeprefix("--unit=")
+    assert fnmatch(f"{scope}.scope", DATA_DAEMONS)
+    put(root, bundle("1.0.0"))
+    for number in range(volumes):
+        (root / f"var/lib/ub-node/pools/default/volumes/v{number}").mkdir(parents=True)
+    take_off(Booted(root), [Component.CSI], Places(), silent)
+    assert (DATA_DAEMONS in (systemd / "log").read_text()) is (volumes == 0)
 
 
 def test_units_are_stopped_before_they_are_taken_away(root: Path, bundle: Bundle, systemd: Path) -> None:

@@ -15,6 +15,7 @@ TMPFILES = "/etc/tmpfiles.d/ub-node.conf"
 RECORD = "/var/lib/ub-node/install.json"
 CNI_BIN = "/opt/cni/bin"
 KUBELET = "/var/lib/kubelet"
+DATA_DAEMONS = "ub-csi-*.scope"  # each in a scope of its own, which outlives the driver
 STATE = ("/run/ub-node", "/var/lib/ub-node")
 FILES = Path(__file__).parent / "files"
 

@@ -98,6 +98,7 @@ class Node:
             folders=frozenset(path for path in {*wanted_folders, *paths, *STATE} if self._is_folder(path)),
             releases=self._releases(),
             state=self._state(),
+            serves=bool(self.use().volumes),
             systemd=self.root == Path("/") and Path("/run/systemd/system").is_dir(),
             record=record,
         )

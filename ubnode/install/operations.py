@@ -147,4 +147,4 @@ def _tell_what_stays(node: Node, seen: Observed, steps: Iterable[Step], say: Say
         for path in sorted(seen.record.files.keys() & seen.files.keys() - removed):
             say(f"stays, because it was edited (--purge removes it): {path}")
     if volumes := node.use().volumes:
-        say(f"stays, because it holds {len(volumes)} volumes: {POOLS}")
+        say(f"stays, because it holds {len(volumes)} volumes: {POOLS}, and what serves them to pods of other nodes")

@@ -12,7 +12,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from ubhost.errors import Conflict
-from ubnode.install.layout import CURRENT, RECORD, RELEASES, STATE, UNITS, Component, File, Wanted
+from ubnode.install.layout import CURRENT, DATA_DAEMONS, RECORD, RELEASES, STATE, UNITS, Component, File, Wanted
 from ubnode.install.runtimes import CONTAINERD, IMPORTS
 from ubnode.install.steps import Folder, PutAside, Release, Run, SetFile, SetLink, Step, Withdraw
 
@@ -66,8 +66,8 @@ class Observed:
 
     ``files`` holds the text of regular files, ``modes`` their mode bits, ``links`` the targets of symbolic links, and
     ``others`` whatever else is in the way. ``releases`` are the versions in /opt/ub-node, oldest first. ``state`` is
-    what of our state may be removed with us, which the volumes of a pool are not. ``systemd`` says whether we may start
-    units.
+    what of our state may be removed with us, which the volumes of a pool are not. ``serves`` says whether there are
+    any, for pods here or on other nodes, and ``systemd`` whether we may start units.
     """
 
     files: Mapping[str, str] = field(default_factory=dict)
@@ -77,6 +77,7 @@ class Observed:
     folders: frozenset[str] = frozenset()
     releases: tuple[str, ...] = ()
     state: tuple[str, ...] = ()
+    serves: bool = False
     systemd: bool = False
     record: Record = field(default_factory=Record)
 
@@ -141,7 +142,11 @@ def plan_uninstall(leave: Iterable[Component], still: Wanted, seen: Observed, *,
     kept = {file.path for file in still.files} | {path for path, _ in still.links}
     files = [path for path in seen.record.files if path not in kept and path in seen.files]
     removed = [path for path in files if purge or digest(seen.files[path]) == seen.record.files[path]]
-    steps: list[Step] = [*_stop(removed, seen), *(Withdraw(daemon) for daemon in _published(gone, stay, seen))]
+    steps: list[Step] = [
+        *_stop(removed, seen),
+        *_end_data_daemons(gone, seen),
+        *(Withdraw(daemon) for daemon in _published(gone, stay, seen)),
+    ]
     steps += [SetLink(path, None, seen.links[path]) for path in sorted(seen.record.links - kept) if path in seen.links]
     steps += [SetFile(path, None, seen.files[path], seen.modes[path]) for path in removed]
     steps += _imports_out(still, seen)
@@ -157,6 +162,11 @@ def plan_uninstall(leave: Iterable[Component], still: Wanted, seen: Observed, *,
         )
         return (*steps, SetFile(RECORD, record.text(), seen.files.get(RECORD), 0o600))
     return (*steps, *_last(seen))
+
+
+def _end_data_daemons(gone: frozenset[Component], seen: Observed) -> list[Step]:
+    is_the_last = Component.CSI in gone and not seen.serves
+    return [Run(("systemctl", "stop", DATA_DAEMONS))] if seen.systemd and is_the_last else []
 
 
 def _published(gone: frozenset[Component], stay: frozenset[Component], seen: Observed) -> list[str]:

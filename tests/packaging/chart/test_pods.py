@@ -17,8 +17,12 @@ from tests.packaging.chart.conftest import (
     pods,
     render_text,
 )
+from tests.packaging.conftest import ROOT
+from ubnode.install.layout import DATA_DAEMONS
 
 pytestmark = pytest.mark.chart
+
+PEERS = ("csi.config.peers[0].node=a", "csi.config.peers[0].address=192.0.2.1")
 
 
 @pytest.mark.parametrize("settings", [EVERYTHING, CONTROLLER, ("cleanup=true",)])
@@ -84,14 +88,6 @@ def test_a_daemon_has_three_minutes_to_begin_and_is_then_asked_whether_it_lives_
     assert {"livenessProbe", "readinessProbe"} <= found.keys()
 
 
-def test_a_driver_that_carries_volumes_of_others_is_not_restarted_for_being_slow(render: Render) -> None:
-    """Its data daemons would end with it."""
-    peers = ("csi.config.peers[0].node=a", "csi.config.peers[0].address=192.0.2.1")
-    found = container(render(*peers), "csi")
-    assert "livenessProbe" not in found
-    assert "readinessProbe" in found
-
-
 def test_sockets_that_others_make_anew_are_reached_through_their_folders(render: Render) -> None:
     for pod in pods(render()).values():
         for volume in pod["volumes"]:
@@ -119,10 +115,32 @@ def test_how_many_nodes_change_at_once_can_be_said(render: Render) -> None:
         assert manifest["spec"]["updateStrategy"]["rollingUpdate"]["maxUnavailable"] == 1
 
 
-def test_a_pod_that_carries_volumes_of_others_is_replaced_only_when_its_node_is_drained(render: Render) -> None:
-    """With peers, its FUSE daemons are what running pods read through."""
-    peers = ("csi.config.peers[0].node=a", "csi.config.peers[0].address=192.0.2.1")
-    assert of_kind(render(*peers), "DaemonSet")["ub-ub-node-csi"]["spec"]["updateStrategy"] == {"type": "OnDelete"}
+def test_data_daemons_get_scopes_of_the_nodes_systemd_and_outlive_the_pod(render: Render) -> None:
+    manifests = render(*PEERS)
+    assert mounts(container(manifests, "csi"))["/run/systemd"]["readOnly"]
+    assert pods(manifests)["ub-ub-node-csi"]["hostPID"]  # systemd moves processes by the numbers that it knows
+    assert of_kind(manifests, "DaemonSet")["ub-ub-node-csi"]["spec"]["updateStrategy"]["type"] == "RollingUpdate"
+    assert "livenessProbe" in container(manifests, "csi")
+    assert (ROOT / "packaging/image/packages.txt").read_text().count("\nsystemd ") == 1
+
+
+def test_without_systemd_a_pod_that_carries_volumes_of_others_is_replaced_only_when_its_node_is_drained(
+    render: Render,
+) -> None:
+    """Its FUSE daemons are what running pods read through: it is not restarted for being slow, either."""
+    manifests = render(*PEERS, "csi.hostSystemd=false")
+    assert of_kind(manifests, "DaemonSet")["ub-ub-node-csi"]["spec"]["updateStrategy"] == {"type": "OnDelete"}
+    found = container(manifests, "csi")
+    assert "livenessProbe" not in found
+    assert "readinessProbe" in found
+    assert "/run/systemd" not in mounts(found)
+
+
+def test_data_daemons_that_outlived_their_pods_are_ended_by_the_cleanup(render: Render) -> None:
+    [_, _, script] = container(render("cleanup=true"), "end-data-daemons")["command"]
+    assert script.endswith(f"systemctl stop '{DATA_DAEMONS}'")
+    names = {container["name"] for container in containers(render("cleanup=true", "csi.hostSystemd=false"))}
+    assert "end-data-daemons" not in names
 
 
 def test_a_component_can_be_tried_on_one_node_first(render: Render) -> None:
