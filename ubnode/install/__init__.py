@@ -4,7 +4,8 @@
     runtimes.py what a container runtime needs for NRI       (pure)
     plan.py     from what is wanted and what is there: steps (pure)
     steps.py    the steps, each with its undo
-    node.py     observe and do: the only effects
+    record.py   what an installation remembers of itself (pure)
+    node.py     observe and do: the only effects, with tree.py
     proof.py    after taking off: look at the node again
     cli.py      the commands ``install``, ``upgrade``, ``uninstall``
 

@@ -22,7 +22,8 @@ from ubhost.errors import Busy, HostFault, InvalidRequest, NotFound
 from ubhost.roots import Roots
 from ubnode.install import tree
 from ubnode.install.layout import CONFIGS, CURRENT, RECORD, RELEASES, STATE
-from ubnode.install.plan import Observed, Record
+from ubnode.install.plan import Observed
+from ubnode.install.record import Record
 from ubnode.install.runtimes import CONTAINERD, CRIO_FOLDER, Runtime
 from ubnode.install.steps import Folder, PutAside, Release, Run, SetFile, SetLink, Step, Withdraw
 

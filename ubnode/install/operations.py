@@ -8,8 +8,9 @@ from ubhost.apply import apply
 from ubhost.errors import Busy, InvalidRequest
 from ubnode.install.layout import CURRENT, RECORD, Component, Places, Wanted, wanted
 from ubnode.install.node import POOLS, Node
-from ubnode.install.plan import Observed, Record, plan_install, plan_prune, plan_uninstall
+from ubnode.install.plan import Observed, plan_install, plan_prune, plan_uninstall
 from ubnode.install.proof import prove
+from ubnode.install.record import Record
 from ubnode.install.runtimes import CONTAINERD_DROP_IN, CRIO_DROP_IN, NriSwitch, nri_switch
 from ubnode.install.steps import SetFile, Step
 

@@ -4,60 +4,15 @@ An install records first what it is going to own, and changes afterwards, so tha
 installed again or uninstalled. An uninstall forgets last.
 """
 
-import hashlib
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
-from typing import Any
 
 from ubhost.errors import Conflict
 from ubnode.install.layout import CURRENT, DATA_DAEMONS, RECORD, RELEASES, STATE, UNITS, Component, File, Wanted
+from ubnode.install.record import Record, digest
 from ubnode.install.runtimes import CONTAINERD, IMPORTS
 from ubnode.install.steps import Folder, PutAside, Release, Run, SetFile, SetLink, Step, Withdraw
-
-
-@dataclass(frozen=True, slots=True)
-class Record:
-    """What we own on a node: file -> hash of what we wrote, links, folders that we made.
-
-    It is not ``whole`` while an installation is under way, and stays so if that is killed: then the next one goes
-    through all that cannot be seen, such as which release a unit was started from.
-    """
-
-    components: frozenset[Component] = frozenset()
-    files: Mapping[str, str] = field(default_factory=dict)
-    links: frozenset[str] = frozenset()
-    folders: frozenset[str] = frozenset()
-    imports: bool = False
-    whole: bool = True
-
-    @property
-    def paths(self) -> frozenset[str]:
-        return self.links | self.files.keys()
-
-    def text(self) -> str:
-        content = {
-            "version": 1,
-            "components": sorted(self.components),
-            "files": dict(sorted(self.files.items())),
-            "links": sorted(self.links),
-            "folders": sorted(self.folders),
-            "imports": self.imports,
-            "whole": self.whole,
-        }
-        return json.dumps(content, indent=1) + "\n"
-
-    @classmethod
-    def parse(cls, content: Mapping[str, Any]) -> "Record":
-        return cls(
-            components=frozenset(Component(name) for name in content["components"]),
-            files=dict(content["files"]),
-            links=frozenset(content["links"]),
-            folders=frozenset(content["folders"]),
-            imports=bool(content["imports"]),
-            whole=bool(content["whole"]),
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,10 +35,6 @@ class Observed:
     serves: bool = False
     systemd: bool = False
     record: Record = field(default_factory=Record)
-
-
-def digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def plan_install(version: str, components: Iterable[Component], want: Wanted, seen: Observed) -> tuple[Step, ...]:
