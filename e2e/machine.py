@@ -187,9 +187,8 @@ class Machine:
         self._monitor("system_reset")
         return self.wait_ready()
 
-    def plug_memory(self, size: int) -> None:
-        """Put ``size`` bytes of memory, whole blocks of 128 MiB, into the empty node while the guest runs."""
-        self._monitor("object-add", **{"qom-type": "memory-backend-ram", "id": "borrowed", "size": size})
+    def plug_memory(self) -> None:
+        """Put memory into the empty node while the guest runs."""
         self._monitor("device_add", driver="pc-dimm", id="dimm", memdev="borrowed", node=EMPTY_NODE)
 
     def unplug_memory(self) -> None:

@@ -13,8 +13,10 @@ from e2e.channel import Running
 from e2e.machine import Link, Machine, Spec
 from e2e.payload import payload
 
-# Minutes each, more on a machine that others use: not part of every run, and not of CI's. `make drills` runs them.
-collect_ignore = [] if os.environ.get("UB_E2E_LONG") else ["test_drills.py"]
+# Minutes each, more on a machine that others use: not part of every run, and not of CI's. `make drills` and
+# `make e2e-kubernetes` run them.
+LONG = {"test_drills.py": "UB_E2E_LONG", "test_kubernetes.py": "UB_E2E_KUBERNETES"}
+collect_ignore = [file for file, asked in LONG.items() if not os.environ.get(asked)]
 SHARED_MEMORY = 128 << 20
 ADDRESSES = ("10.9.0.1", "10.9.0.2")
 
@@ -56,16 +58,19 @@ def pair(guest: image.Image, disk: Path, tmp_path_factory: pytest.TempPathFactor
             node.start()
         for node, address in zip(nodes, ADDRESSES, strict=True):
             node.wait_ready()
-            node.shell(
-                f"ip address add {address}/24 dev eth0; modprobe rdma_rxe; rdma link add rxe0 type rxe netdev eth0"
-            )
+            join(node, address)
         yield nodes[0], nodes[1]
     finally:
         for node in nodes:
             node.stop()
 
 
-def wait_for(holds: Callable[[], bool], what: str, timeout_s: float = 60, by: Running | None = None) -> None:
+def join(node: Machine, address: str) -> None:
+    """Give a node of a pair its address and its soft-RoCE device, which end with its boot."""
+    node.shell(f"ip address add {address}/24 dev eth0; modprobe rdma_rxe; rdma link add rxe0 type rxe netdev eth0")
+
+
+def wait_for(holds: Callable[[], bool], what: str, timeout_s: float = 300, by: Running | None = None) -> None:
     """Wait until ``holds()``; fail with ``what`` did not happen, or at once if the command that does it ended."""
     deadline = time.monotonic() + timeout_s
     while not holds():

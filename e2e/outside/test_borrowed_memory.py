@@ -16,7 +16,6 @@ from e2e.machine import EMPTY_NODE, Machine, Spec
 from e2e.outside.conftest import wait_for
 
 CLASS = "qos.unifiedbus.com/class"
-PLUGGED = 256 << 20
 HELD = 48 << 20
 HOLD = f"import time; kept = bytearray(b'x') * {HELD}; time.sleep(86400)"
 LOG = "/tmp/results/nri-qos.log"
@@ -45,7 +44,7 @@ def node(guest: Image, disk: Any) -> Iterator[Machine]:
     with Machine(Spec(guest, disk, has_empty_node=True), OUTPUT / "borrowed") as machine:
         machine.shell("mkdir -p /tmp/results; echo online_movable > /sys/devices/system/memory/auto_online_blocks")
         machine.start_command("sh", "-c", f"exec /mnt/payload/ub-node/nri-qos >{LOG} 2>&1", env={"UB_ROOT": "/"})
-        wait_for(lambda: "synchronized with the runtime" in said(machine), "nri-qos is registered", PATIENCE_S)
+        wait_for(lambda: "synchronized with the runtime" in said(machine), "nri-qos is registered")
         yield machine
         machine.fetch("/tmp/results", OUTPUT / "borrowed")
         machine.fetch("/var/log", OUTPUT / "borrowed" / "node0-log")
@@ -65,7 +64,7 @@ def run(node: Machine, name: str, qos: str = "", *, on_borrowed: bool = False) -
     pod = Pod(node, name, made["pid"], made["cgroup"])
     if on_borrowed:
         borrowed = f"N{EMPTY_NODE}"
-        wait_for(lambda: pod.memory.get(borrowed, 0) >= HELD, f"{name} has its memory there", PATIENCE_S)
+        wait_for(lambda: pod.memory.get(borrowed, 0) >= HELD, f"{name} has its memory there")
     return pod
 
 
@@ -85,13 +84,13 @@ def nodes_with_memory(node: Machine) -> str:
 
 
 def borrow(node: Machine) -> None:
-    node.plug_memory(PLUGGED)
-    wait_for(lambda: nodes_with_memory(node) == "0-3", "the guest has the memory", PATIENCE_S)
+    node.plug_memory()
+    wait_for(lambda: nodes_with_memory(node) == "0-3", "the guest has the memory")
 
 
 def give_back(node: Machine) -> None:
     node.unplug_memory()
-    wait_for(lambda: nodes_with_memory(node) == "0-2", "the guest has let the memory go", PATIENCE_S)
+    wait_for(lambda: nodes_with_memory(node) == "0-2", "the guest has let the memory go")
 
 
 def check_loop_is_well(node: Machine) -> None:
@@ -104,7 +103,7 @@ def test_memory_that_comes_is_for_offline_pods_and_goes_when_its_users_have_gone
     online, offline, undeclared = run(node, "online", "LS"), run(node, "offline", "BE"), run(node, "undeclared")
     assert offline.knob("cpuset.mems") == "0-2"
     borrow(node)
-    wait_for(lambda: offline.knob("cpuset.mems") == "0-3", "an offline pod that runs is let in", PATIENCE_S)
+    wait_for(lambda: offline.knob("cpuset.mems") == "0-3", "an offline pod that runs is let in")
     assert online.knob("cpuset.mems.effective") == "0-1", "an online one is kept off"
     assert undeclared.knob("cpuset.mems.effective") == "0-3", "the control: the kernel lets in whom nobody keeps off"
     user = run(node, "user", "BE", on_borrowed=True)
@@ -114,7 +113,7 @@ def test_memory_that_comes_is_for_offline_pods_and_goes_when_its_users_have_gone
     remove(node, "user")
     wait_for(lambda: not any(users(node).values()), "nobody is left on it")
     give_back(node)
-    wait_for(lambda: offline.knob("cpuset.mems") == "0-2", "an offline pod that runs is told", PATIENCE_S)
+    wait_for(lambda: offline.knob("cpuset.mems") == "0-2", "an offline pod that runs is told")
     assert users(node) == {}
     assert online.knob("cpuset.mems.effective") == "0-1"
     check_loop_is_well(node)
@@ -125,7 +124,7 @@ def test_memory_that_goes_while_it_is_used_leaves_its_user_alive_on_the_rest(nod
     borrow(node)
     user = run(node, "user", "BE", on_borrowed=True)
     give_back(node)
-    wait_for(lambda: user.knob("cpuset.mems") == "0-2", "nri-qos names the nodes that are left", PATIENCE_S)
+    wait_for(lambda: user.knob("cpuset.mems") == "0-2", "nri-qos names the nodes that are left")
     assert sum(user.memory.values()) >= HELD, "its pages have moved"
     assert node.shell(f"cat /proc/{user.pid}/comm").strip() == "python3"
     late = run(node, "late", "BE")
