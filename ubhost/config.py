@@ -4,6 +4,7 @@ Source: design section 3 (snake_case keys, unknown keys refused, all errors toge
 """
 
 import dataclasses
+import re
 import types
 import typing
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ import yaml
 from ubhost.errors import InvalidRequest
 
 C = TypeVar("C")
+_BOOL, _INT = "tag:yaml.org,2002:bool", "tag:yaml.org,2002:int"
 LONGEST = 80  # characters of a wrong value that are shown
 
 
@@ -62,13 +64,26 @@ def documents(text: str, *, where: str) -> list[Any]:
 
 
 class _Strict(yaml.SafeLoader):
-    """YAML as usual, but a key that is given twice is an error: the first one was meant too."""
+    """YAML as usual, but a key that is given twice is an error: the first one was meant too.
+
+    Words are words: YAML 1.1 reads ``off`` and ``no`` as false and ``1:20`` as 80; 1.2 and we do not.
+    """
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode) and key.value != "<<"]
         if doubles := sorted({key for key in keys if keys.count(key) > 1}):
             raise yaml.constructor.ConstructorError(None, None, f"{', '.join(doubles)} is given twice", node.start_mark)
         return super().construct_mapping(node, deep)
+
+
+_Strict.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if tag not in (_BOOL, _INT)]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+_Strict.add_implicit_resolver(_BOOL, re.compile(r"(?:true|True|TRUE|false|False|FALSE)$"), list("tTfF"))
+_Strict.add_implicit_resolver(
+    _INT, re.compile(r"[-+]?(?:0x[0-9a-fA-F_]+|0b[01_]+|0[0-7_]*|[1-9][0-9_]*)$"), list("-+0123456789")
+)
 
 
 def convert(content: object, kind: type[C], *, where: str) -> C:

@@ -2,6 +2,7 @@
 
 import json
 import re
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,12 +10,16 @@ from typing import Any
 import pytest
 import yaml
 
+from cni_ub.agent import config as agent_config
 from cni_ub.protocol import read_conf
+from csi_ub import config as csi_config
 from csi_ub import parameters
 from csi_ub.model import VolumeType
 from csi_ub.models.inline import model_named
+from nri_qos import config as qos_config
 from nri_qos import manifests
 from nri_qos.model import OWN_KEY, QosClass
+from ubhost import config
 from ubnode.__main__ import COMMANDS
 
 ROOT = Path(__file__).parents[2]
@@ -60,6 +65,27 @@ def headings(page: Path) -> set[str]:
     """Return the anchors that GitHub makes of a page's headings."""
     titles = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize(
+    ("name", "begins", "kind"),
+    [
+        ("device-plugin.md", "resources:", agent_config.AgentConfig),
+        ("csi.md", "log_level: info\npools:", csi_config.Config),
+        ("qos.md", "log_level: info\nperiod:", qos_config.Config),
+    ],
+)
+def test_a_configuration_that_is_shown_is_accepted(name: str, begins: str, kind: type[object]) -> None:
+    text = (DOCS / name).read_text()
+    shown = [*re.findall(r"^```yaml\n(.*?)^```$", text, re.DOTALL | re.MULTILINE), *indented(text)]
+    (block,) = [block for block in shown if block.startswith(begins)]
+    whole = "\n".join(line for line in block.splitlines() if "…" not in line)
+    assert config.parse(whole, kind, where=name)
+
+
+def indented(text: str) -> list[str]:
+    found = re.findall(r"^(?:    .*\n|\n(?=    ))+", text, re.MULTILINE)
+    return [textwrap.dedent(block).strip("\n") for block in found]
 
 
 def test_networks_of_the_guides_are_accepted_by_ub_cni() -> None:

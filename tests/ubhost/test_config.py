@@ -91,3 +91,18 @@ def test_a_file_that_is_something_else_is_not_repeated_in_the_error(tmp_path: Pa
         load(tmp_path, "root:x:0:0 " * 1000)
     assert "'root:x:0:0" in str(error.value)
     assert len(str(error.value)) < 250
+
+
+@pytest.mark.parametrize("word", ["off", "on", "no", "yes", "y", "Off", "1:20", "1:2:3:4:5:6:7:8", "0x", "true-ish"])
+def test_a_word_is_a_word(tmp_path: Path, word: str) -> None:
+    assert load(tmp_path, f"extra: {{name: {word}}}").extra == Pool(word)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("true", True), ("False", False), ("7", 7), ("-7", -7), ("0", 0), ("0x1F", 31), ("0755", 493), ("1_000", 1000)],
+)
+def test_truth_and_numbers_are_what_they_look_like(text: str, value: object) -> None:
+    (document,) = config.documents(f"key: {text}", where="here")
+    assert document == {"key": value}
+    assert type(document["key"]) is type(value)
