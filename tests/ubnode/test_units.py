@@ -25,10 +25,14 @@ OWN_MOUNTS = (
 
 
 def service(unit: str) -> dict[str, str]:
+    return section(unit, "Service")
+
+
+def section(unit: str, name: str) -> dict[str, str]:
     parser = RawConfigParser(strict=False, delimiters="=", comment_prefixes=("#",))
     parser.optionxform = str  # type: ignore[assignment, method-assign]
     parser.read(FILES / unit)
-    return dict(parser["Service"])
+    return dict(parser[name])
 
 
 @pytest.mark.parametrize("unit", UNITS)
@@ -61,6 +65,24 @@ def test_no_unit_can_load_modules_or_set_the_clock_or_gain_privileges(unit: str)
         "CAP_SYSLOG",
     }
     assert service(unit)["NoNewPrivileges"] == "yes"
+
+
+@pytest.mark.parametrize("unit", UNITS)
+def test_no_unit_can_make_calls_that_none_of_them_needs(unit: str) -> None:
+    """The capability is one bound, the filter another: it holds for programs that a daemon starts, too."""
+    allowed = service(unit)["SystemCallFilter"]
+    assert allowed == "@system-service" or {"@module", "@clock", "@reboot", "@raw-io", "@debug", "@swap"} <= set(
+        allowed.removeprefix("~").split()
+    )
+    assert "RestrictAddressFamilies" in service(unit)
+    assert "RestrictNamespaces" in service(unit)
+
+
+@pytest.mark.parametrize("unit", UNITS)
+def test_a_unit_that_cannot_start_is_tried_again_for_ever_and_comes_before_the_pods_at_boot(unit: str) -> None:
+    """By default systemd gives up after five starts in ten seconds, and the node stays without its plugin."""
+    assert section(unit, "Unit")["StartLimitIntervalSec"] == "0"
+    assert section(unit, "Unit")["Before"] == "kubelet.service"
 
 
 def test_nri_qos_has_no_capability() -> None:
