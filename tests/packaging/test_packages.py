@@ -39,6 +39,8 @@ def test_the_debian_package_comes_upgrades_and_goes_with_what_it_installed(
         dpkg --remove ub-node
         ls -d /opt/ub-node /opt/cni/bin/ub-cni /etc/systemd/system/ub-agent.service /usr/bin/ubnode 2>/dev/null || true
         cat /etc/ub-node/agent.yaml
+        dpkg --purge ub-node >&2
+        [ ! -e /etc/ub-node ]
     """
     done = subprocess.run([*another_root, "sh", "-c", script], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -73,8 +73,8 @@ def test_no_newer_glibc_is_asked_for_than_the_documentation_says(bill: Any) -> N
     assert tuple(int(part) for part in asked.split(".")) <= GLIBC
 
 
-def test_two_builds_of_one_commit_are_equal_byte_by_byte(tmp_path: Path) -> None:
-    """In two folders with names of different length, so that no path gets in."""
+def test_two_releases_of_one_commit_are_equal_byte_by_byte(tmp_path: Path) -> None:
+    """The bundle, its archive, its bill, the packages: from two folders with names of different length."""
     if "CI" not in os.environ:
         pytest.skip("takes two builds: set CI=true to run it")
     made, source = [], ROOT
@@ -82,7 +82,7 @@ def test_two_builds_of_one_commit_are_equal_byte_by_byte(tmp_path: Path) -> None
         copy = tmp_path / name
         git("clone", "--quiet", str(source), str(copy))
         source = copy  # the same commit, whatever is committed meanwhile
-        subprocess.run([sys.executable, copy / "packaging" / "build.py"], check=True, capture_output=True)
-        files = sorted(file for file in (copy / "dist" / "ub-node").rglob("*") if file.is_file())
+        subprocess.run([sys.executable, copy / "packaging" / "release.py"], check=True, capture_output=True)
+        files = sorted(file for file in (copy / "dist").rglob("*") if file.is_file())
         made.append({file.relative_to(copy): hashlib.sha256(file.read_bytes()).hexdigest() for file in files})
     assert made[0] == made[1]
