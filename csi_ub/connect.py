@@ -1,5 +1,6 @@
 """The parts of one node, put together from its configuration; nothing is made or started here."""
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -30,7 +31,7 @@ from csi_ub.syncthing.keeper import Keeper
 from csi_ub.volumes import Volumes
 from ubhost import statefile
 from ubhost.config import convert
-from ubhost.errors import NotFound
+from ubhost.errors import HostFault, InvalidRequest, NotFound
 from ubhost.roots import Roots
 from ubhost.ubse.client import Ubse
 
@@ -54,11 +55,23 @@ def remembered(roots: Roots) -> Volumes:
 
     Raises:
         NotFound: none was started since the last boot.
+        HostFault: what it wrote down makes no sense any more.
     """
-    content = statefile.read(roots.run / _REMEMBERED, 1)
+    path = roots.run / _REMEMBERED
+    content = statefile.read(path, 1)
     if content is None:
-        raise NotFound(f"no ub-csi was started on this host: {roots.run / _REMEMBERED} is missing")
-    return connect(content["node"], convert(content["config"], Config, where=_REMEMBERED), roots)
+        raise NotFound(f"no ub-csi was started on this host: {path} is missing")
+    try:
+        known = convert(content, _Remembered, where=str(path))
+    except InvalidRequest as error:
+        raise HostFault(f"{error}; start ub-csi, which writes it") from error
+    return connect(known.node, known.config, roots)
+
+
+@dataclass(frozen=True, slots=True)
+class _Remembered:
+    node: str
+    config: Config
 
 
 def remember(node_id: str, config: Config, roots: Roots) -> None:

@@ -2,7 +2,9 @@
 
 One file an attachment, named ``<device>@<container>@<interface>.json``: a torn file still says who held what. It is
 written before the first change to the kernel, and removed after the last one is taken back. So whoever finds a
-record while holding its locks knows that somebody was killed half-way, or that the device is in use.
+record while holding its locks knows that somebody was killed half-way, or that the device is in use. What it says
+is kept a second time beside the kernel's own state, on tmpfs: a file torn by a power cut describes a kernel that is
+gone, and for one that is damaged while the kernel lives on there is the copy.
 
 Locks are byte ranges of two files, one for attachments and one for devices, held by open file descriptions: the
 kernel drops them with the process, and no lock file is ever left behind or unlinked under a holder. Two names may
@@ -18,7 +20,7 @@ import os
 import struct
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import msgspec
@@ -39,11 +41,13 @@ class Ledger:
 
     def __init__(self, roots: Roots, boot_id: str | None = None) -> None:
         self.folder = roots.state / "attachments"
+        self.copies = roots.run / "attachments"
         self._locks = roots.run / "locks"
         self.boot_id = _BOOT_ID.read_text(encoding="ascii").strip() if boot_id is None else boot_id
 
-    def of_device(self, device: str) -> Record | None:
-        return next((self._read(names) for names in self._names() if names[0] == device), None)
+    def of_device(self, device: str) -> tuple[Record, ...]:
+        """Return one record, or one for each pod that shares the device."""
+        return tuple(self._read(names) for names in sorted(self._names()) if names[0] == device)
 
     def of_attachment(self, container: str, ifname: str) -> tuple[Record, ...]:
         return tuple(self._read(names) for names in self._names() if names[1:] == (container, ifname))
@@ -65,17 +69,28 @@ class Ledger:
             InvalidRequest: a name cannot be part of a file name.
             HostFault: the folder cannot be written; nothing was changed.
         """
+        path, content = self._path(record), msgspec.to_builtins(record)
+        copy = self.copies / path.name
         try:
-            self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            for folder in (self.copies, self.folder):
+                folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         except OSError as error:
-            raise HostFault(f"cannot make {self.folder}: {error.strerror}") from error
-        statefile.write(self._path(record), VERSION, msgspec.to_builtins(record))
+            raise HostFault(f"cannot make {error.filename}: {error.strerror}") from error
+        try:
+            statefile.write(copy, VERSION, content, durable=False)
+        except HostFault:  # then none, rather than an old one
+            with suppress(OSError):
+                copy.unlink()
+        statefile.write(path, VERSION, content)
 
     def remove(self, record: Record) -> None:
+        path = self._path(record)
         try:
-            self._path(record).unlink(missing_ok=True)
+            path.unlink(missing_ok=True)
         except OSError as error:
-            raise HostFault(f"cannot remove {self._path(record)}: {error.strerror}") from error
+            raise HostFault(f"cannot remove {path}: {error.strerror}") from error
+        with suppress(OSError):  # it counts beside a record only
+            (self.copies / path.name).unlink()
 
     @contextmanager
     def attachment_lock(self, container: str, ifname: str, patience: float) -> Iterator[None]:
@@ -108,13 +123,16 @@ class Ledger:
     def _read(self, names: tuple[str, str, str]) -> Record:
         device, container, ifname = names
         damaged = Record(device, container, ifname, is_damaged=True)
-        try:
-            content = statefile.read(self._path(damaged), VERSION)
-            if content is None:  # removed since it was listed
-                return damaged
-            return msgspec.convert({**content, "device": device, "container": container, "ifname": ifname}, Record)
-        except (statefile.Damaged, msgspec.ValidationError):
-            return damaged
+        path = self._path(damaged)
+        for file in (path, self.copies / path.name):
+            try:
+                content = statefile.read(file, VERSION)
+                if content is None:  # removed since it was listed
+                    return damaged
+                return msgspec.convert({**content, "device": device, "container": container, "ifname": ifname}, Record)
+            except (statefile.Damaged, msgspec.ValidationError):
+                continue
+        return damaged
 
     def _path(self, record: Record) -> Path:
         for name in (record.device, record.container):

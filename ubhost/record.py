@@ -84,6 +84,7 @@ class Record:
     given: dict[str, list[dict[str, Any]]] = field(default_factory=dict)  # "ips" and "routes" as in a CNI result
     service_levels: tuple[tuple[str, int, int], ...] = ()  # kernel device, jetty priority, level before we changed it
     nodes: tuple[str, ...] = ()  # device nodes below /dev that its programs open; nri-qos puts them into containers
+    is_shared: bool = False  # other pods may have the device too, each with EIDs of its own
     is_damaged: bool = field(default=False)
 
     @property

@@ -58,7 +58,7 @@ def read(path: Path, version: int) -> dict[str, Any] | None:
         raise HostFault(f"cannot read {path}: {error.strerror or error}") from error
     try:
         content = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise Damaged(f"{path} is not JSON: {error}") from error
     if not isinstance(content, dict):
         raise Damaged(f"{path} holds {type(content).__name__}, not an object")

@@ -3,6 +3,7 @@
 Source of the limits: reference/ub.md sections 1.2, 2, 5 and 6.
 """
 
+import math
 import re
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator
@@ -121,8 +122,8 @@ def check_links(super_node: SuperNode) -> Iterator[str]:
         yield from _missing_ends(link.a, link.b, known)
         if link.a.node == link.b.node:
             yield f"link {link.a} - {link.b} joins {link.a.node} to itself"
-        if link.latency_us < 0 or link.bandwidth_mbps < 0:
-            yield f"link {link.a} - {link.b} has a negative latency or bandwidth"
+        if not 0 <= link.latency_us < math.inf or link.bandwidth_mbps < 0:
+            yield f"link {link.a} - {link.b}: latency {link.latency_us}, bandwidth {link.bandwidth_mbps}: not from 0 on"
         limit = min((speed[end] for end in (link.a, link.b) if end in speed), default=0)
         if link.bandwidth_mbps > limit:
             yield f"link {link.a} - {link.b}: {link.bandwidth_mbps} Mb/s are more than the ports' {limit}"

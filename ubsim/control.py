@@ -8,6 +8,7 @@ asks whether it can happen, then for good. The others go to one node.
 """
 
 import json
+import math
 import socket
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
@@ -20,6 +21,7 @@ from ubhost.errors import HostFault, InvalidRequest, UbError, Unsupported
 from ubsim import kernel, record, ubse_service
 from ubsim.faults import Fault, errno_named
 from ubsim.orders import ORDERS, Clear, Fail, Happening, LoseEid, Order, ReadLog, Status, Ubse
+from ubsim.ubcore import Refused
 from ubsim.ubse import Rejected
 
 if TYPE_CHECKING:
@@ -44,7 +46,8 @@ class Control:
             given = msgspec.convert(content, ORDERS[content.pop("do")])
             return json.dumps({"ok": True, **self._obey(given, dry=dry)}).encode()
         except (UbError, Rejected, ValueError, OSError) as error:
-            return json.dumps({"ok": False, "error": str(error)}).encode()
+            why = error.strerror if isinstance(error, Refused) else str(error)
+            return json.dumps({"ok": False, "error": why}).encode()
 
     def _obey(self, given: Order, *, dry: bool) -> dict[str, Any]:
         match given:
@@ -97,7 +100,7 @@ class Control:
             raise InvalidRequest(f"{asked.operation!r} is none of {', '.join(sorted(OPERATIONS))}")
         if not asked.errno and not asked.delay_s:
             raise InvalidRequest("a fault needs an errno or a delay")
-        if asked.count < 1 or asked.skip < 0 or asked.delay_s < 0:
+        if asked.count < 1 or asked.skip < 0 or not 0 <= asked.delay_s < math.inf:
             raise InvalidRequest("count must be at least 1, skip and delay not negative")
         number = errno_named(asked.errno) if asked.errno else 0
         devices = self._concerned(asked.device)

@@ -1,6 +1,7 @@
 """What the doctor finds: each illness alone, on an otherwise healthy node."""
 
 import json
+import shutil
 import socket
 import stat
 from collections.abc import Mapping
@@ -172,6 +173,7 @@ def with_containerd(content: Mapping[str, Any]) -> Facts:
          "systemctl start ub-csi.service"),
         (replace(HEALTHY, daemons=(replace(QOS, answers=False),)), "nri-qos", "warning", "journalctl -u nri-qos"),
         (replace(HEALTHY, is_root=False), "rights", "warning", "sudo ubnode doctor"),
+        (replace(HEALTHY, ledger_trouble="Not a directory"), "records", "problem", "Not a directory"),
         (replace(HEALTHY, damaged=("urma_1",)), "records", "warning", "attachments --repair"),
         (replace(HEALTHY, kernel="5.10.0-oe"), "version-kernel", "problem", "5.15 is needed"),
         (replace(HEALTHY, kernel="6.12.1"), "ub-generation", "warning", "OLK-6.6"),
@@ -250,6 +252,9 @@ def test_records_that_cannot_be_read_are_told(tmp_path: Path) -> None:
     folder.mkdir(parents=True)
     (folder / "urma_1@c1@net1.json").write_text('{"version": ')
     assert look(Roots(tmp_path)).damaged == ("urma_1",)
+    shutil.rmtree(folder)
+    folder.touch()
+    assert "Not a directory" in (look(Roots(tmp_path)).ledger_trouble or "")
 
 
 def test_what_else_would_be_possible_is_noted() -> None:

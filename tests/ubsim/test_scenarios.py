@@ -119,7 +119,10 @@ IMPOSSIBLE: list[tuple[str, dict[str, Any]]] = [
         {"links": [{"a": "node0/0/0/0", "b": "node1/0/0/0"}, {"a": "node1/0/0/1", "b": "node0/0/0/0"}]},
     ),
     ("to itself", {"links": [{"a": "node0/0/0/0", "b": "node0/0/0/1"}]}),
-    ("negative latency", {"links": [{"a": "node0/0/0/0", "b": "node1/0/0/0", "latency_us": -1.0}]}),
+    *(
+        (f"latency {value}", {"links": [{"a": "node0/0/0/0", "b": "node1/0/0/0", "latency_us": value}]})
+        for value in (-1.0, float("nan"), float("inf"))
+    ),
     ("are more than the ports'", {"links": [{"a": "node0/0/0/0", "b": "node1/0/0/0", "bandwidth_mbps": 9999999}]}),
     ("has no CPU", {"nodes": [{**NODE, "devices": 0, "numa": [{"memory": "1GiB"}]}]}),
     ("is on two NUMA nodes", {"nodes": [{**NODE, "numa": [{"cpus": "0-3"}, {"cpus": "3"}]}]}),

@@ -96,4 +96,5 @@ class Facts:
     cni_plugin: Node = field(default_factory=lambda: Node(""))
     daemons: tuple[Daemon, ...] = ()
     damaged: tuple[str, ...] = ()
+    ledger_trouble: str | None = None
     versions: Mapping[str, str] = field(default_factory=dict)

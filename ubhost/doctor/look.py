@@ -53,6 +53,7 @@ def look(roots: Roots) -> Facts:
     found, trouble = _discover(roots)
     root, system = roots.root, os.uname()
     devices = [name for device in (found.devices if found else ()) for name in device.nodes]
+    damaged, ledger_trouble = _records(roots)
     cgroup, controllers = _cgroup(roots.sys / "fs/cgroup")
     return Facts(
         kernel=system.release,
@@ -89,7 +90,8 @@ def look(roots: Roots) -> Facts:
             _daemon("ub-csi", root / CSI_SOCKET, root),
             _daemon("nri-qos", roots.run / "nri-qos.sock", root),
         ),
-        damaged=_damaged(roots),
+        damaged=damaged,
+        ledger_trouble=ledger_trouble,
         versions=_versions() if root == Path("/") else {},
     )
 
@@ -142,11 +144,12 @@ def _answers(path: Path) -> bool | None:
     return True
 
 
-def _damaged(roots: Roots) -> tuple[str, ...]:
+def _records(roots: Roots) -> tuple[tuple[str, ...], str | None]:
+    """Return the devices whose records are damaged, and why none can be read at all."""
     try:
-        return tuple(record.device for record in Ledger(roots).records() if record.is_damaged)
-    except UbError:
-        return ()
+        return tuple(record.device for record in Ledger(roots).records() if record.is_damaged), None
+    except UbError as error:
+        return (), str(error)
 
 
 def _has_group(name: str) -> bool:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from ubhost.doctor.cluster import uses_ub_cni
 from ubhost.doctor.facts import Daemon, Facts
-from ubhost.doctor.findings import Finding, Verdict, ok, warning
+from ubhost.doctor.findings import Finding, Verdict, ok, problem, warning
 
 MISSED = {
     "ub-agent": "CNI calls work, but each starts the whole plugin; no device is offered to kubelet",
@@ -25,6 +25,13 @@ def check(facts: Facts) -> Iterator[Finding]:
         )
     for daemon in facts.daemons:
         yield from _daemon(daemon, is_wanted=daemon.name == "ub-agent" and uses_ub_cni(facts))
+    if facts.ledger_trouble and facts.is_root:
+        yield problem(
+            "records",
+            "the records of attachments cannot be read",
+            f"{facts.ledger_trouble}; without them no device is given out",
+            "move what lies there out of the way, and restart ub-agent",
+        )
     if facts.damaged:
         yield warning(
             "records",
