@@ -37,6 +37,9 @@ def parser(command: str) -> argparse.ArgumentParser:
     parser.add_argument("--dry-run", action="store_true", help="say what would be done, change nothing")
     parser.add_argument("--cni-bin-dir", default=CNI_BIN, metavar="DIR", help=f"({CNI_BIN})")
     parser.add_argument("--kubelet-dir", default=KUBELET, metavar="DIR", help=f"({KUBELET})")
+    if command == "install":
+        help_beside = "leave other plugins that are installed alone, and take the release that they have"
+        parser.add_argument("--beside", action="store_true", help=help_beside)
     if command == "uninstall":
         parser.add_argument("--purge", action="store_true", help="remove configuration files that were edited, too")
         parser.add_argument("--force", action="store_true", help="even while pods hold devices or volumes")
@@ -47,7 +50,7 @@ def parser(command: str) -> argparse.ArgumentParser:
 
 def install(argv: Sequence[str]) -> int:
     options = parser("install").parse_args(argv)
-    return _bring(options, options.components)
+    return _bring(options, options.components, beside=options.beside)
 
 
 def upgrade(argv: Sequence[str]) -> int:
@@ -68,10 +71,11 @@ def uninstall(argv: Sequence[str]) -> int:
     return 0
 
 
-def _bring(options: argparse.Namespace, components: Iterable[Component]) -> int:
+def _bring(options: argparse.Namespace, components: Iterable[Component], *, beside: bool = False) -> int:
     bundle, version = _bundle(options.bundle)
     root = _root(options)
-    bring(Node(root, bundle), version, components, _places(options), print, dry_run=options.dry_run)
+    places = _places(options)
+    bring(Node(root, bundle), version, components, places, print, beside=beside, dry_run=options.dry_run)
     if root.resolve() == Path("/"):  # of a node that is mounted here, nobody answers
         for line in misfits(report.examine(look(Roots(root)))):
             print(line)

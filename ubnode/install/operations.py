@@ -18,9 +18,18 @@ Say = Callable[[str], None]
 
 
 def bring(
-    node: Node, version: str, new: Iterable[Component], places: Places, say: Say, *, dry_run: bool = False
+    node: Node,
+    version: str,
+    new: Iterable[Component],
+    places: Places,
+    say: Say,
+    *,
+    beside: bool = False,
+    dry_run: bool = False,
 ) -> None:
     """Bring ``new`` and all that is installed already to release ``version``: there is one current release for all.
+
+    ``beside`` leaves others that are installed already alone, and takes the release that they have.
 
     Raises:
         InvalidRequest: there is nothing to bring.
@@ -29,16 +38,20 @@ def bring(
         HostFault: the node refused a step; the others were taken back.
     """
     with _begun(node, dry_run=dry_run) as record:
-        components = record.components | frozenset(new)
+        new = frozenset(new)
+        components = record.components | new
         if not components:
             raise InvalidRequest("nothing is installed here: say ubnode install COMPONENT")
         runtime = node.runtime()
         if {CONTAINERD_DROP_IN, CRIO_DROP_IN} & record.files.keys():  # it listens because of us
             runtime = replace(runtime, listens=False)
-        want = wanted(components, places, nri_switch(runtime))
+        yields = beside and not record.components <= new
+        want = wanted(new if yields else components, places, nri_switch(runtime))
         seen = node.observe(_paths(want))
+        if yields:
+            version = seen.links.get(CURRENT, version)
         steps = plan_install(version, components, want, seen)
-        older = plan_prune(version, seen)
+        older = () if yields else plan_prune(version, seen)
         if dry_run:
             _announce([*steps, *older], say)
         else:
