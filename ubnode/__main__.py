@@ -9,6 +9,7 @@ from us whatever happens. Exit codes: 0 done, 1 failed or not fit, 2 what was as
 
 import contextlib
 import importlib
+import io
 import json
 import os
 import sys
@@ -37,6 +38,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; return its exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a terminal may not have every letter, and file names may be any bytes
+        sys.stdout.reconfigure(errors="replace")
     try:
         code = _run(arguments)
         _flush()

@@ -25,7 +25,7 @@ LOOKS = (
 def ubnode(*argv: str, stdout: int = subprocess.PIPE, **environ: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         (sys.executable, "-m", "ubnode", *argv), env=ENVIRON | environ, stdin=subprocess.DEVNULL, stdout=stdout,
-        stderr=subprocess.PIPE, text=True, timeout=120, check=False,
+        stderr=subprocess.PIPE, text=True, errors="replace", timeout=120, check=False,
     )  # fmt: skip
 
 
@@ -119,6 +119,13 @@ def test_who_reads_a_part_only_is_left_in_peace(argv: tuple[str, ...], tmp_path:
     finally:
         os.close(write)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "gbk"])
+def test_a_terminal_that_lacks_letters_is_shown_the_others(encoding: str) -> None:
+    done = ubnode("--help", PYTHONIOENCODING=encoding)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "bug-report" in done.stdout
 
 
 def test_a_name_from_a_pod_cannot_steer_the_terminal() -> None:
