@@ -38,7 +38,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; return its exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    if isinstance(sys.stdout, io.TextIOWrapper):  # a terminal may not have every letter, and file names may be any bytes
+    if isinstance(sys.stdout, io.TextIOWrapper):  # not every terminal has all letters, and file names may be any bytes
         sys.stdout.reconfigure(errors="replace")
     try:
         code = _run(arguments)
