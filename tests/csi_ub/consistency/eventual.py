@@ -67,10 +67,10 @@ def write(me: int, folder: Path, stop: threading.Event, written: list[float]) ->
             if choice.random() < 0.2:
                 path.unlink()
             else:
-                _replace(path, whole(os.urandom(choice.randrange(10, 200_000))))
+                replace(path, whole(os.urandom(choice.randrange(10, 200_000))))
         if number % 5 == 0:
             now = time.time()
-            _replace(folder / f"time-{me}", whole(repr(now).encode()))
+            replace(folder / f"time-{me}", whole(repr(now).encode()))
             written.append(now)
         time.sleep(0.1)
 
@@ -149,12 +149,12 @@ def until(good: Callable[[], bool], timeout_s: float) -> float | None:
 
 def collide(folders: list[Path]) -> tuple[bool, bool]:
     """Edit one file on both sides of a cut and delete another; return whether both edits and the deletion stayed."""
-    _replace(folders[0] / "both", whole(b"before"))
-    _replace(folders[0] / "file-gone", whole(b"to be deleted"))
+    replace(folders[0] / "both", whole(b"before"))
+    replace(folders[0] / "file-gone", whole(b"to be deleted"))
     assert until(lambda: all((folder / "file-gone").exists() for folder in folders), 30) is not None
     netns.cut("node2", 2, off=True)
-    _replace(folders[0] / "both", whole(b"edited here"))
-    _replace(folders[2] / "both", whole(b"edited there"))
+    replace(folders[0] / "both", whole(b"edited here"))
+    replace(folders[2] / "both", whole(b"edited there"))
     (folders[0] / "file-gone").unlink()
     time.sleep(3)
     netns.cut("node2", 2, off=False)
@@ -181,13 +181,13 @@ def _published(node: Driver, made: csi.Volume) -> Path:
     return node.publish(made)
 
 
-def _replace(path: Path, data: bytes) -> None:
+def replace(path: Path, data: bytes) -> None:
     temporary = path.with_name(f".{path.name}")
     temporary.write_bytes(data)
     temporary.replace(path)
 
 
-def _pause(node: Driver) -> None:
+def pause(node: Driver) -> None:
     """Let the owner keep its changes to itself: the control."""
     daemon = Daemon(node.root / "var/lib/ub-node/syncthing", node.root / "run/ub-node/syncthing", None)
     for folder in daemon.get("config/folders"):
@@ -224,20 +224,20 @@ def main() -> int:
                 both, gone = collide(folders)
                 lines.append(("of two edits at once both stay", "", both))
                 lines.append(("what was deleted stays deleted", "", gone))
-                _pause(nodes[0])
+                pause(nodes[0])
                 worst = run(folders, BOUND_S * 2, [0], keep / "eventual-control.json")[1][-1]
                 lines.append(("negative control: the owner paused", f"worst {worst:.1f} s", worst > BOUND_S))
         finally:
             for node in nodes:
                 node.stop()
             unmount_below(Path(name))
-            _end_daemons(Path(name))
+            end_daemons(Path(name))
     table = [f"{what:<46} {'ok' if is_good else 'FAILED'}  {detail}" for what, detail, is_good in lines]
     sys.stdout.write("\n".join(["three nodes, engine syncthing", *table, f"histories: {keep}", ""]))
     return 0 if all(is_good for _, _, is_good in lines) else 1
 
 
-def _end_daemons(folder: Path) -> None:
+def end_daemons(folder: Path) -> None:
     for path in folder.glob("*/run/ub-node/syncthing/pid"):
         with suppress(ProcessLookupError):
             os.kill(int(path.read_text()), 9)
