@@ -126,7 +126,7 @@ class Controller(Making, Snapshots, Attaching, csi_pb2_grpc.ControllerServicer):
         if sizes.limit and volume.size > sizes.limit:
             raise OutOfRange(f"volume {volume.id} has {volume.size} bytes already, more than {sizes.limit}")
         grown = self.engine(volume).grow(volume, pool, sizes.required or sizes.limit)
-        return csi_pb2.ControllerExpandVolumeResponse(capacity_bytes=grown.size, node_expansion_required=False)
+        return csi_pb2.ControllerExpandVolumeResponse(capacity_bytes=grown.size, node_expansion_required=grown.is_block)
 
     def ControllerModifyVolume(
         self, request: csi_pb2.ControllerModifyVolumeRequest, context: grpc.ServicerContext

@@ -47,6 +47,7 @@ class VolumeType(Enum):
     FILESYSTEM = "filesystem"
     MODEL = "model"
     MEMORY = "memory"
+    BLOCK = "block"
 
 
 class Consistency(Enum):
@@ -139,7 +140,16 @@ class Volume:
     @property
     def is_sown(self) -> bool:
         """Whether its content comes to several nodes from a seed, instead of lying in its share from the start."""
-        return self.source is not None and self.spec.replicas > 1
+        return self.spec.replicas > 1 and (self.source is not None or self.is_block)
+
+    @property
+    def is_block(self) -> bool:
+        return self.spec.type is VolumeType.BLOCK
+
+    @property
+    def quota(self) -> int:
+        """The bytes that its pool holds it to; 0 if it cannot outgrow its size."""
+        return 0 if self.is_block else self.size
 
 
 @dataclass(frozen=True, slots=True)

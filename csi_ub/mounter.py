@@ -8,7 +8,7 @@ from pathlib import Path
 
 from csi_ub.plan import Entry, Seen
 from csi_ub.reasons import InUse
-from csi_ub.steps import Bind, Folder, MountStep
+from csi_ub.steps import Bind, File, Folder, MountStep
 from ubhost.errors import HostFault, InvalidRequest
 from ubhost.kernel import mountinfo, mounts
 
@@ -43,6 +43,8 @@ def see(target: Path, table: tuple[mountinfo.Mount, ...]) -> Seen:
         return Seen(Entry.OTHER)
     if target.is_dir():
         return Seen(Entry.FOLDER)
+    if target.is_file() and target.stat().st_size == 0:  # any other is somebody's
+        return Seen(Entry.FILE)
     return Seen(Entry.OTHER if target.exists() else Entry.MISSING)
 
 
@@ -63,6 +65,8 @@ class Mounter:
             match step:
                 case Folder(path, exists):
                     _make(Path(path)) if exists else _remove(Path(path))
+                case File(path, exists):
+                    _make_file(Path(path)) if exists else _remove_file(Path(path))
                 case Bind(target, _, attributes, attached, lazy):
                     self._bind(Path(target), attributes) if attached else mounts.unmount(Path(target), lazy=lazy)
         except OSError as error:
@@ -70,7 +74,7 @@ class Mounter:
 
     def _bind(self, target: Path, attributes: mounts.Attribute) -> None:
         assert self.source is not None, "a mount has a source"
-        point = os.open(target, os.O_PATH | os.O_NOFOLLOW | os.O_DIRECTORY | os.O_CLOEXEC)
+        point = os.open(target, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
             tree = mounts.clone(self.source)
             try:
@@ -91,8 +95,20 @@ def _remove(folder: Path) -> None:
         folder.rmdir()  # never recursively: a mount that we do not see would lose its data
 
 
+def _make_file(file: Path) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True, mode=0o750)
+    file.touch(mode=0o600)
+
+
+def _remove_file(file: Path) -> None:
+    with suppress(FileNotFoundError):
+        if file.lstat().st_size:
+            raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), str(file))
+        file.unlink()
+
+
 def _reason(step: MountStep, error: OSError) -> HostFault | InUse:
-    name = step.path if isinstance(step, Folder) else step.target
+    name = step.target if isinstance(step, Bind) else step.path
     if error.errno == errno.EBUSY:
         return InUse(f"{name} is in use: something has files open on it")
     if error.errno == errno.ENOTEMPTY:

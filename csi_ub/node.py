@@ -28,7 +28,7 @@ class Node(csi_pb2_grpc.NodeServicer):
     def __init__(self, volumes: NodeVolumes, *, has_fencing: bool = False, inline_limit: int = 1 << 30) -> None:
         self._volumes = volumes
         self._has_fencing = has_fencing
-        self._looks = NodeLooks(volumes.volumes, volumes.run)
+        self._looks = NodeLooks(volumes.volumes, volumes.run, volumes.blocks)
         self._models = InlineModels(volumes)
         self._scratch = Scratch(volumes, inline_limit)
 
@@ -107,7 +107,8 @@ class Node(csi_pb2_grpc.NodeServicer):
                 csi_pb2.VolumeUsage(available=each.available, total=each.total, used=each.used, unit=unit)
                 for each, unit in ((stats.bytes, units.BYTES), (stats.inodes, units.INODES))
                 if each is not None
-            ],
+            ]
+            or [csi_pb2.VolumeUsage(total=stats.device or 0, unit=units.BYTES)] * (stats.device is not None),
             volume_condition=csi_pb2.VolumeCondition(abnormal=bool(stats.fault), message=stats.fault or "well"),
         )
 
@@ -128,7 +129,9 @@ class Node(csi_pb2_grpc.NodeServicer):
     def NodeExpandVolume(
         self, request: csi_pb2.NodeExpandVolumeRequest, context: grpc.ServicerContext
     ) -> csi_pb2.NodeExpandVolumeResponse:
-        """Answer with the size: the controller's call grew the volume on every node already."""
+        """Answer with the size: the controller's call grew the volume on every node already, all but its devices."""
         required(volume_id=request.volume_id, volume_path=request.volume_path)
         capacity(request)
-        return csi_pb2.NodeExpandVolumeResponse(capacity_bytes=self._looks.size(request.volume_id, request.volume_path))
+        size = self._looks.size(request.volume_id, request.volume_path)
+        grown = self._volumes.grow(request.volume_id)
+        return csi_pb2.NodeExpandVolumeResponse(capacity_bytes=size if grown is None else grown)

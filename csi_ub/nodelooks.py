@@ -5,25 +5,32 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from csi_ub.blocks import Blocks
 from csi_ub.bounded import Bounded
 from csi_ub.engines.base import Reach
+from csi_ub.model import VolumeType
 from csi_ub.mounter import canonical
 from csi_ub.noderecord import NodeRecord, NodeRecords
 from csi_ub.pools.base import Usage
 from csi_ub.volumes import Volumes
 from ubhost.errors import InvalidRequest, NotFound, UbError
 from ubhost.kernel import mountinfo
+from ubhost.kernel.mountinfo import Origin
 
 _STATS_S = 3.0  # kubelet asks every minute for every volume; a hung one must not hold it up
 
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """What a volume uses; ``None`` is unknown. ``fault`` says what is wrong, if something is."""
+    """What a volume uses; ``None`` is unknown. ``fault`` says what is wrong, if something is.
+
+    Of a device nobody knows what of it is used: ``device`` is its size.
+    """
 
     bytes: Usage | None
     inodes: Usage | None
     fault: str | None
+    device: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +39,7 @@ class NodeLooks:
 
     volumes: Volumes
     run: Path
+    blocks: Blocks
     bounded: Bounded = field(default_factory=Bounded)
 
     def stats(self, volume_id: str, path: str) -> Stats:
@@ -64,13 +72,21 @@ class NodeLooks:
             with suppress(InvalidRequest):  # no volume is ever mounted at a path that cannot be a mount point
                 target = canonical(path)
                 mounted = mountinfo.at(mountinfo.read_at(target), target)
-        if record is None or not mounted or mounted[-1].origin not in (record.origin, *record.former):
+        if record is None or not mounted or mounted[-1].origin not in self._shown(record):
             raise NotFound(f"volume {volume_id} is not mounted at {path}")
         return record
+
+    def _shown(self, record: NodeRecord) -> set[Origin]:
+        devices = self.blocks.origins(record.volume) if record.is_block else ()
+        return {record.origin, *record.former, *devices}
 
     def _stats(self, reach: Reach) -> Stats:
         engine = self.volumes.engine(reach)
         engine.verify(reach)
+        if reach.context.get("type") == VolumeType.BLOCK.value:
+            size = self.blocks.size(reach.volume)
+            fault = None if size else f"a device of volume {reach.volume} has lost its disk, or there is none"
+            return Stats(None, None, fault, size)
         folder = engine.stage(reach)
         try:
             files = os.fstatvfs(folder)

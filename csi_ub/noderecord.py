@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from csi_ub.model import AccessMode, is_own_id
+from csi_ub.model import AccessMode, VolumeType, is_own_id
 from csi_ub.mountflags import options
 from ubhost import statefile
 from ubhost.errors import HostFault
@@ -65,9 +65,13 @@ class NodeRecord:
         former = (*(each for each in self.former if each != origin), self.origin)
         return replace(self, origin=origin, former=former)
 
-    def still_published(self, table: Iterable[Mount]) -> list[str]:
-        """Return where it was published, and is by ``table``."""
-        mounted = {mount.target for mount in table if mount.origin in (self.origin, *self.former)}
+    @property
+    def is_block(self) -> bool:
+        return self.context.get("type") == VolumeType.BLOCK.value
+
+    def still_published(self, table: Iterable[Mount], devices: frozenset[Origin] = frozenset()) -> list[str]:
+        """Return where it was published, and is by ``table``: pods have it, or one of its ``devices``."""
+        mounted = {mount.target for mount in table if mount.origin in {self.origin, *self.former, *devices}}
         return sorted(mounted & set(self.published))
 
     @property

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from csi_ub import mountgroup, propagation
+from csi_ub.blocks import Blocks, Shown, size_of
 from csi_ub.engines.base import Reach
 from csi_ub.locks import hold
 from csi_ub.memory import handover
@@ -111,8 +112,11 @@ class NodeVolumes:
         with hold(self._locks, f"volume {volume_id}"):
             record = self._records.read(volume_id)
             table = mountinfo.read_at(target, *map(Path, record.published if record else ()))
-            if record and set(record.staged) <= {str(target)} and (published := record.still_published(table)):
-                raise InUse(f"volume {volume_id} is still published at {published[0]}")
+            if record and set(record.staged) <= {str(target)}:
+                if published := record.still_published(table, self._devices(volume_id, record)):
+                    raise InUse(f"volume {volume_id} is still published at {published[0]}")
+                if record.is_block:
+                    self.blocks.release(volume_id)
             self._unmount(volume_id, record, target, table, remove=False)
             if record is None:
                 return
@@ -152,24 +156,27 @@ class NodeVolumes:
             if not use.attributes & Attribute.RDONLY:
                 refuse_writing(volume_id, record.context, self.volumes.node)
             record = self._revived(record, reach, staged)
-            table = mountinfo.read_at(target, staged, *map(Path, record.published))
+            table = mountinfo.read_at(target, *map(Path, record.published))
             seen = see(target, table)
             _refuse_other(record.published.get(str(target)), use, target, seen)
-            steps = plan_mount(Bind(str(target), record.origin, use.attributes), seen, frozenset(record.former))
-            if not steps and str(target) in record.published:
-                return
-            refuse_second_target(record, use, str(target), table)
-            propagation.check(table, _existing(target), is_alone=self.is_alone)
-            source = _open_staged(record, staged, table)
-            after = replace(record, published={**record.published, str(target): use})
-            try:
-                with self._noted(record, after):
-                    if use.mode is AccessMode.MULTI_NODE_SINGLE_WRITER:
-                        self._attach(reach, after, use.mode)
-                    self._hand_over(reach, context, target, use)  # a repeated call that finds it mounted is content
-                    apply(steps, Mounter(source).do)
-            finally:
-                os.close(source)
+            with self._shown(reach, record, staged, use) as shown:
+                bind = Bind(str(target), shown.origin, use.attributes, is_device=record.is_block)
+                steps = plan_mount(bind, seen, shown.dead)
+                if not steps and str(target) in record.published:
+                    return
+                published = record.still_published(table, self._devices(volume_id, record))
+                refuse_second_target(record, use, str(target), published)
+                propagation.check(table, _existing(target), is_alone=self.is_alone)
+                source = shown.open()
+                after = replace(record, published={**record.published, str(target): use})
+                try:
+                    with self._noted(record, after):
+                        if use.mode is AccessMode.MULTI_NODE_SINGLE_WRITER:
+                            self._attach(reach, after, use.mode)
+                        self._hand_over(reach, context, target, use)  # a repeated call that finds it mounted is content
+                        apply(steps, Mounter(source).do)
+                finally:
+                    os.close(source)
 
     def unpublish(self, volume_id: str, target_path: str) -> None:
         """Unmount a volume from ``target_path`` and remove the mount point; nothing happens if it is not there.
@@ -181,6 +188,8 @@ class NodeVolumes:
         with hold(self._locks, f"volume {volume_id}"):
             record = self._records.read(volume_id)
             self._unmount(volume_id, record, target, mountinfo.read_at(target), remove=True)
+            if self._devices(volume_id, record) or (record and record.is_block):
+                self.blocks.release(volume_id)
             if pod := handover.pod_of({}, str(target)):
                 handover.remove(self.run, pod, volume_id)
             if record and str(target) in record.published:
@@ -191,6 +200,23 @@ class NodeVolumes:
                 if mode is AccessMode.MULTI_NODE_SINGLE_WRITER and record.writes and not after.writes:
                     with suppress(UbError):  # the owner hears of it at the latest when the volume is unstaged
                         self._attach(self.volumes.again(volume_id, record.context), after, mode)
+
+    def grow(self, volume_id: str) -> int | None:
+        """Let the devices of a staged volume have the size that its owner says; ``None`` if it is no block volume.
+
+        Raises:
+            NotFound: no such volume.
+        """
+        with hold(self._locks, f"volume {volume_id}"):
+            record = self._records.read(volume_id)
+            if record is None or not record.is_block:
+                return None
+            reach = self.volumes.find(volume_id, record.context)
+            size = size_of(reach)
+            with self._source(reach) as (source, _, _):
+                self.blocks.grow(volume_id, source, size)
+            self._records.write(replace(record, context={**record.context, "size": str(size)}))
+            return size
 
     def _hand_over(self, reach: Reach, context: Mapping[str, str], target: Path, use: Use) -> None:
         """Let nri-qos know which device nodes of a memory volume the pod must be able to open."""
@@ -203,6 +229,11 @@ class NodeVolumes:
     def inline(self) -> Path:
         """Where volumes that pods bring are staged, and noted."""
         return self.run / "inline"
+
+    @property
+    def blocks(self) -> Blocks:
+        """The devices of volumes of type block."""
+        return Blocks(self.volumes.node, self.run / "blocks")
 
     @property
     def _locks(self) -> Path:
@@ -243,20 +274,45 @@ class NodeVolumes:
                 apply(plan_mount(bind, see(staging, table), frozenset(after.former)), Mounter(source).do)
         return after
 
+    @contextmanager
+    def _shown(self, reach: Reach, record: NodeRecord, staging: Path, use: Use) -> Iterator[Shown]:
+        """Give what pods are to see of a staged volume: its folder, or the device that its disk becomes for it.
+
+        If the body fails, a device that no pod has is given up again.
+        """
+        if not record.is_block:
+            yield Shown(record.origin, frozenset(record.former), lambda: _open_staged(record, staging))
+            return
+        os.close(_open_staged(record, staging))
+        is_read_only = bool(use.attributes & Attribute.RDONLY)
+        try:
+            with self._source(reach) as (data, _, _):  # its engine's mount, so that staging is not held
+                shown = self.blocks.attach(record.volume, data, size_of(reach), is_read_only=is_read_only)
+            yield shown
+        except BaseException:
+            with suppress(UbError):  # what was wrong first is what counts
+                self.blocks.release(record.volume)
+            raise
+
+    def _devices(self, volume_id: str, record: NodeRecord | None) -> frozenset[Origin]:
+        """Return what mounts of a volume's devices show; nothing for volumes of other types."""
+        return self.blocks.origins(volume_id) if record is None or record.is_block else frozenset()
+
     def _unmount(self, volume_id: str, record: NodeRecord | None, target: Path, table: Table, *, remove: bool) -> None:
         """Unmount the volume from ``target``. What was not recorded is ours if it shows what the volume would show."""
         seen = see(target, table)
-        ours, dead = frozenset[Origin](), frozenset[Origin]()
+        ours, dead, devices = frozenset[Origin](), frozenset[Origin](), self._devices(volume_id, record)
         if record:
             reach = self.volumes.again(volume_id, record.context)
             is_alive = not seen.mounts or self.volumes.engine(reach).is_alive(reach)
             ours, dead = frozenset({record.origin}), frozenset(record.former)
             if not is_alive:
                 dead |= ours
-        elif seen.mounts and self.volumes.own(volume_id):
+        elif seen.mounts and not devices and self.volumes.own(volume_id):
             with self._source(self.volumes.find(volume_id, {})) as (_, origin, _):
                 ours = frozenset({origin})
-        for step in plan_unmount(str(target), seen, ours, remove=remove, dead=dead):
+        is_device = remove and (record.is_block if record else bool(devices))
+        for step in plan_unmount(str(target), seen, ours | devices, remove=remove, dead=dead, is_device=is_device):
             Mounter().do(step)
 
     def _use(self, capability: Capability, reach: Reach, *, is_read_only: bool) -> Use:
@@ -278,9 +334,9 @@ def _existing(path: Path) -> Path:
     return next(each for each in path.parents if each.exists())
 
 
-def _open_staged(record: NodeRecord, staging: Path, table: Table) -> int:
+def _open_staged(record: NodeRecord, staging: Path) -> int:
     """Return a descriptor of the staged volume, after seeing that the mount there is this volume's."""
-    mounted = mountinfo.at(table, staging)
+    mounted = mountinfo.at(mountinfo.read_at(staging), staging)
     if not mounted or mounted[-1].origin != record.origin:
         raise NotStaged(f"volume {record.volume} is not mounted at {staging}: stage it again")
     return os.open(staging, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)

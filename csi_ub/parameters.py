@@ -19,9 +19,6 @@ _LONGEST_S = 86400.0
 _DURATION = re.compile(r"([0-9]{1,6}(?:\.[0-9]{1,3})?)(ms|s|m|h)")
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 _ABSENT: Mapping[str, Mapping[str, str]] = {
-    "type": {
-        "block": "no engine for block devices; filesystem and model are there",
-    },
     "engine": {"ub-block": "no shared SSU namespaces"},
 }
 _NAMESPACE = "csi.storage.k8s.io/pvc/namespace"
@@ -75,8 +72,10 @@ def _misfits(spec: Spec, given: Mapping[str, str]) -> Iterator[str]:
         yield "consistency close-to-open is for type filesystem only"
     if spec.replicas > 1 and (spec.consistency is not Consistency.STRONG or spec.engine not in ("", REPLICATING)):
         yield f"replicas 3 is for consistency strong and engine {REPLICATING} only"
-    if spec.replicas > 1 and spec.type is not VolumeType.FILESYSTEM:
-        yield "replicas 3 is for type filesystem only: a model has a copy on each node with consistency eventual"
+    if spec.type is VolumeType.BLOCK and spec.consistency is not Consistency.STRONG:
+        yield "type block is for consistency strong only"
+    if spec.replicas > 1 and spec.type not in (VolumeType.FILESYSTEM, VolumeType.BLOCK):
+        yield "replicas 3 is for types filesystem and block: a model has a copy on each node with consistency eventual"
     if MUTABLE in given and (is_memory or not is_eventual):
         yield f"{MUTABLE} is for files and models of consistency eventual only"
     if "writers" in given and (spec.type is not VolumeType.FILESYSTEM or not is_eventual):

@@ -5,7 +5,7 @@ from enum import Enum
 
 from csi_ub.mountflags import OPTIONS
 from csi_ub.reasons import InUse
-from csi_ub.steps import Bind, Folder, MountStep
+from csi_ub.steps import Bind, File, Folder, MountStep
 from ubhost.errors import Conflict
 from ubhost.mounttable import Attribute, Mount, Origin
 
@@ -15,6 +15,7 @@ class Entry(Enum):
 
     MISSING = "missing"
     FOLDER = "folder"
+    FILE = "file"
     OTHER = "other"
 
 
@@ -56,21 +57,26 @@ def plan_mount(want: Bind, seen: Seen, dead: frozenset[Origin] = frozenset()) ->
         if attributes_of(top) != want.attributes:
             raise Conflict(f"{want.target} carries this volume with other options: {','.join(sorted(top.options))}")
         return (*corpses, *_without_copies(want, covered))
-    match seen.entry:
-        case Entry.MISSING:
-            return (Folder(want.target), want)
-        case Entry.FOLDER:
-            return (want,)
-        case Entry.OTHER:
-            raise Conflict(f"{want.target} exists and is not a folder")
+    if seen.entry is Entry.MISSING:
+        return (File(want.target) if want.is_device else Folder(want.target), want)
+    if seen.entry is not (Entry.FILE if want.is_device else Entry.FOLDER):
+        raise Conflict(f"{want.target} exists and is not a {'file' if want.is_device else 'folder'}")
+    return (want,)
 
 
 def plan_unmount(
-    target: str, seen: Seen, ours: frozenset[Origin], *, remove: bool, dead: frozenset[Origin] = frozenset()
+    target: str,
+    seen: Seen,
+    ours: frozenset[Origin],
+    *,
+    remove: bool,
+    dead: frozenset[Origin] = frozenset(),
+    is_device: bool = False,
 ) -> tuple[MountStep, ...]:
     """Return the steps that unmount all of ``ours`` from ``target`` and, if ``remove``, its mount point too.
 
-    Mounts of ``dead`` daemons are taken away even if they are in use: nobody can use them.
+    The mount point of a device is a file. Mounts of ``dead`` daemons are taken away even if they are in use: nobody can
+    use them.
 
     Raises:
         InUse: something that is not ours is mounted there, or is what the path names; it stays.
@@ -79,11 +85,14 @@ def plan_unmount(
         if mount.origin not in ours | dead:
             raise InUse(f"{target} carries a mount of {mount.origin.root} ({mount.fstype}) that is not this volume's")
     steps: list[MountStep] = [_without(it, target, lazy=it.origin in dead) for it in reversed(seen.mounts)]
-    if remove and not seen.mounts and seen.entry is Entry.OTHER:
-        raise InUse(f"{target} is no folder of ours, so it stays: a volume is published at a folder. Remove it by hand")
-    if remove and (seen.mounts or seen.entry is Entry.FOLDER):
-        steps.append(Folder(target, exists=False))
-    return tuple(steps)
+    if not remove or (not seen.mounts and seen.entry is Entry.MISSING):
+        return tuple(steps)
+    kind, entry = ("file", Entry.FILE) if is_device else ("folder", Entry.FOLDER)
+    if not seen.mounts and seen.entry is not entry:
+        raise InUse(
+            f"{target} is no {kind} of ours, so it stays: the volume is published at a {kind}. Remove it by hand"
+        )
+    return (*steps, File(target, exists=False) if is_device else Folder(target, exists=False))
 
 
 def _without_copies(want: Bind, mounts: list[Mount]) -> tuple[MountStep, ...]:

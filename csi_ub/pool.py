@@ -10,6 +10,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from csi_ub import disk
 from csi_ub.model import Attachment, Group, Replica, Snapshot, Source, Volume, VolumeType
 from csi_ub.pools.base import Space, Usage
 from csi_ub.pools.copy import remove_tree
@@ -152,7 +153,7 @@ class Pool:
         """Make the share of a new volume as it was at first, whatever was tried with it since."""
         share = self.volumes.home / volume.id / "share"
         self.space.remove(share)
-        self._make(share, volume.size, 0o777)
+        self._make(share, volume.quota, 0o777)
 
     def drop_seed(self, volume_id: str) -> None:
         """Remove the seed of a volume that has its content; it may be gone."""
@@ -168,20 +169,22 @@ class Pool:
         """
 
         def change(volume: Volume) -> Volume:
-            if volume.size >= size:
+            wanted = disk.rounded(size, 0) if volume.is_block else size
+            if volume.size >= wanted:
                 return volume
             left = self.space.available(self.path)
-            if size - volume.size > left:
+            if wanted - volume.size > left:
                 raise OutOfRange(
-                    f"volume {volume_id} of {volume.size} bytes cannot have {size}: its pool has {left} left"
+                    f"volume {volume_id} of {volume.size} bytes cannot have {wanted}: its pool has {left} left"
                 )
-            self.space.resize(self.volumes.home / volume_id / "share", size)
-            return replace(volume, size=size)
+            if volume.quota:
+                self.space.resize(self.volumes.home / volume_id / "share", wanted)
+            return replace(volume, size=wanted)
 
         return self.volumes.update(volume_id, change)
 
     def usage(self, volume: Volume) -> Usage:
-        return self.space.usage(self.volumes.home / volume.id / "share", volume.size)
+        return self.space.usage(self.volumes.home / volume.id / "share", volume.quota)
 
     @contextmanager
     def share(self, volume_id: str) -> Iterator["Share"]:
@@ -212,16 +215,21 @@ class Pool:
             return tuple(each for each in share.attachments() if each.boot == boot or not is_one_machine)
 
     def _fill(self, share: Path, volume: Volume) -> None:
-        if volume.source and not volume.is_sown:
-            self._copy_source(volume.source, share, volume.size)
-            (share / "nodes").mkdir(mode=0o700, exist_ok=True)
-            return
-        # Any user of a pod may write; the pool itself is closed to all but root. Models come by `ubnode model`.
-        self._make(share, volume.size, 0o755 if volume.spec.type is VolumeType.MODEL else 0o777)
-        if volume.spec.type is VolumeType.MODEL:
-            (share / "data" / "versions").mkdir(mode=0o755)
+        place = share.with_name("seed") if volume.is_sown else share
         if volume.source:
-            self._copy_source(volume.source, share.with_name("seed"), 0)
+            self._copy_source(volume.source, place, 0 if volume.is_sown else volume.quota)
+            (place / "nodes").mkdir(mode=0o700, exist_ok=True)
+        else:
+            # Any user of a pod may write; the pool itself is closed to all but root. Models come by `ubnode model`.
+            self._make(place, volume.quota, 0o755 if volume.spec.type is VolumeType.MODEL else 0o777)
+        if volume.spec.type is VolumeType.MODEL:
+            (place / "data" / "versions").mkdir(mode=0o755, exist_ok=True)
+        if volume.is_block:
+            if volume.source:
+                disk.check(place, volume.source.id)
+            disk.make(place / "data", volume.size)
+        if volume.is_sown:
+            self._make(share, volume.quota, 0o777)
 
     def _copy_source(self, source: Source, share: Path, size: int) -> None:
         if source.is_snapshot:

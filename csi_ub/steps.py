@@ -17,10 +17,21 @@ class Folder:
 
 
 @dataclass(frozen=True, slots=True)
+class File:
+    """The mount point ``path`` of a device exists, or does not. Only an empty file is ever removed."""
+
+    path: str
+    exists: bool = True
+
+    def undo(self) -> "File":
+        return replace(self, exists=not self.exists)
+
+
+@dataclass(frozen=True, slots=True)
 class Bind:
     """``target`` shows ``origin``, with ``attributes`` on this mount alone; or no longer.
 
-    ``lazy`` takes a mount away whose daemon is dead, whoever has files open on it.
+    ``lazy`` takes a mount away whose daemon is dead, whoever has files open on it. A device is shown at a file.
     """
 
     target: str
@@ -28,9 +39,10 @@ class Bind:
     attributes: Attribute
     attached: bool = True
     lazy: bool = False
+    is_device: bool = False
 
     def undo(self) -> "Bind":
         return replace(self, attached=not self.attached)
 
 
-MountStep = Folder | Bind
+MountStep = Folder | File | Bind

@@ -7,7 +7,7 @@ from csi_ub.mountflags import attributes
 from csi_ub.noderecord import NodeRecord, Use
 from csi_ub.reasons import InUse
 from ubhost.errors import InvalidRequest, Unsupported
-from ubhost.mounttable import Attribute, Mount
+from ubhost.mounttable import Attribute
 
 
 def unsupported(wanted: Iterable[Capability], kind: VolumeType, consistency: Consistency) -> str:
@@ -35,7 +35,7 @@ def is_read_only_on(context: Mapping[str, str], node: str) -> bool:
 def use_for(capability: Capability, context: Mapping[str, str], *, is_read_only: bool, has_devices: bool) -> Use:
     """Return the use that a call asks for. Pods never write to a model: its versions come by ``ubnode model push``.
 
-    ``has_devices``: the volume consists of device nodes, all made by us.
+    ``has_devices``: the volume consists of device nodes, all made by us, as the one of a raw device is.
 
     Raises:
         InvalidRequest: a mount flag is none that we know.
@@ -43,23 +43,25 @@ def use_for(capability: Capability, context: Mapping[str, str], *, is_read_only:
     """
     kind = VolumeType(context.get("type", VolumeType.FILESYSTEM.value))
     granted = attributes(capability, is_read_only=is_read_only or kind is VolumeType.MODEL)
-    if has_devices:
+    if has_devices or capability.is_block:
         granted &= ~Attribute.NODEV
     if why := unsupported([capability], kind, Consistency(context.get("consistency", Consistency.STRONG.value))):
         raise Unsupported(why)
     return Use(capability.mode, granted, capability.mount_group)
 
 
-def refuse_second_target(record: NodeRecord, use: Use, target: str, table: Iterable[Mount]) -> None:
+def refuse_second_target(record: NodeRecord, use: Use, target: str, published: Iterable[str]) -> None:
     """Raise ``InUse`` if one of two targets on this node wants the volume for itself (CSI spec, NodePublishVolume)."""
-    for other in record.still_published(table):
+    for other in published:
         if other != target and (use.mode.is_single_target or record.published[other].mode.is_single_target):
             raise InUse(f"volume {record.volume} is published at {other} as {record.published[other].mode.name}")
 
 
 def _refusal(wanted: Capability, kind: VolumeType, consistency: Consistency) -> str:
     is_model = kind is VolumeType.MODEL
-    if wanted.is_block:
+    if kind is VolumeType.BLOCK and not wanted.is_block:
+        return "a volume of type block is a raw device: ask for volumeMode: Block"
+    if wanted.is_block and kind is not VolumeType.BLOCK:
         return f"a volume of type {kind.value} has no block device"
     if is_model and not wanted.mode.is_read_only:
         return f"access mode {wanted.mode.name} is not for type model: pods only read it, ask for ReadOnlyMany"

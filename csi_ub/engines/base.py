@@ -12,6 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from csi_ub import disk
 from csi_ub.model import Attachment, Volume
 from csi_ub.peers.channel import Verb
 from csi_ub.pool import Pool
@@ -30,13 +31,15 @@ class Reach:
 
 def volume_context(engine: str, volume: Volume) -> dict[str, str]:
     """Return the part of a volume context that every engine has."""
-    return {
+    context = {
         "engine": engine,
         "owner": volume.owner,
         "pool": volume.pool,
         "type": volume.spec.type.value,
         "consistency": volume.spec.consistency.value,
     }
+    # A node lets a device be as large as the owner says when it stages the volume, or is told to look again.
+    return {**context, "size": str(volume.size)} if volume.is_block else context
 
 
 class Engine(ABC):
@@ -71,8 +74,9 @@ class Engine(ABC):
             Exhausted: it is not to be had now.
             Unsupported: the volume cannot be made from its source.
         """
-        pool.refuse_too_large(want.size)
-        return want.size
+        size = disk.rounded(want.size, limit) if want.is_block else want.size
+        pool.refuse_too_large(size)
+        return size
 
     def prepare(self, volume: Volume, pool: Pool) -> Volume:
         """Make a new volume reachable; return its record, completed. Nothing happens if it is."""
@@ -84,7 +88,7 @@ class Engine(ABC):
 
     def capacity(self, volume: Volume, pool: Pool) -> int:
         """Return the bytes that a volume is sure to have; 0 if nobody holds it to its size."""
-        return volume.size if pool.space.has_quota else 0
+        return volume.size if pool.space.has_quota or volume.is_block else 0
 
     def look_after(self, volume: Volume, pool: Pool) -> None:
         """Start what died since it was prepared. The caller holds the volume's lock."""

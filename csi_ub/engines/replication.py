@@ -158,4 +158,4 @@ class Replication:
 
 def _wanted(volume: Volume) -> Wanted:
     sites = (Site(volume.owner, volume.port), *volume.sites) if volume.sites else ()
-    return Wanted(volume.id, volume.owner, volume.pool, volume.size, sites, volume.fenced)
+    return Wanted(volume.id, volume.owner, volume.pool, volume.quota, sites, volume.fenced)

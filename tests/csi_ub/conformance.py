@@ -26,8 +26,14 @@ def tool() -> Path:
     return Path(done.stdout.strip())
 
 
-def run(binary: Path, folder: Path, config: dict[str, object]) -> dict[str, str]:
-    """Run the suite against one driver; return the outcome of each check (passed, failed, skipped, pending)."""
+def run(binary: Path, folder: Path, config: dict[str, object], access: str) -> dict[str, str]:
+    """Run the suite against one driver, on volumes that are a ``mount`` or a ``block`` device.
+
+    Returns:
+        The outcome of each check (passed, failed, skipped, pending).
+    """
+    parameters = folder / "parameters.yaml"
+    parameters.write_text("type: block\n" if access == "block" else "{}\n")
     driver, report = Driver.start(folder, "node0", config=config), folder / "report.json"
     try:
         subprocess.run(
@@ -36,6 +42,7 @@ def run(binary: Path, folder: Path, config: dict[str, object]) -> dict[str, str]
                 *("--csi.endpoint", f"unix://{driver.socket}"),
                 *("--csi.mountdir", folder / "mount"),
                 *("--csi.stagingdir", folder / "staging"),
+                *("--csi.testvolumeaccesstype", access, "--csi.testvolumeparameters", parameters),
                 *("--csi.testvolumesize", str(SIZE), "--csi.testvolumeexpandsize", str(LARGER)),
                 *("--ginkgo.no-color", "--ginkgo.succinct", "--ginkgo.json-report", report),
             ],
@@ -54,7 +61,14 @@ def run(binary: Path, folder: Path, config: dict[str, object]) -> dict[str, str]
 def main() -> int:
     binary = tool()
     outcomes: dict[str, set[str]] = {}
-    for kind, more in (("dir", {}), ("btrfs", {}), ("dir", {"fencing": True})):
+    rounds: tuple[tuple[str, str, dict[str, object]], ...] = (
+        ("dir", "mount", {}),
+        ("btrfs", "mount", {}),
+        ("dir", "mount", {"fencing": True}),
+        ("dir", "block", {}),
+        ("btrfs", "block", {}),
+    )
+    for kind, access, more in rounds:
         with tempfile.TemporaryDirectory(prefix="ub-csi-") as name:
             folder = Path(name)
             path = folder / "pool"
@@ -62,10 +76,10 @@ def main() -> int:
             try:
                 if kind == "btrfs":
                     make_btrfs(folder / "image", path)
-                sys.stdout.write(f"--- pool of type {kind} {more or ''}\n")
+                sys.stdout.write(f"--- pool of type {kind}, access by {access} {more or ''}\n")
                 sys.stdout.flush()
                 config = {"pools": [{"name": "p", "type": kind, "path": str(path)}], **more}
-                for check, outcome in run(binary, folder, config).items():
+                for check, outcome in run(binary, folder, config, access).items():
                     outcomes.setdefault(check, set()).add(outcome)
             finally:
                 unmount_below(folder)

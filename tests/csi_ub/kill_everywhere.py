@@ -31,7 +31,7 @@ from csi_ub.nodevolumes import NodeVolumes
 from csi_ub.pool import Pool
 from csi_ub.pools import space
 from csi_ub.volumes import Volumes
-from ubhost.kernel import mountinfo
+from ubhost.kernel import loop, mountinfo
 
 REPO = Path(__file__).parents[2]
 PRODUCT = (f"{REPO}/csi_ub/", f"{REPO}/ubhost/")  # but for the parser of the mount table, which changes nothing
@@ -43,15 +43,22 @@ PAIRS = (
     ("snapshot", "drop-snapshot"),
     ("group", "drop-group"),
     ("inline", "drop-inline"),
+    ("publish-device", "unpublish-device"),
 )
 CALLS = tuple(call for pair in PAIRS for call in pair)
 UNDO = dict(PAIRS) | {taken: made for made, taken in PAIRS}
-NEEDS = {"create": (), "inline": (), "publish": ("create", "stage")}  # the others: a volume
+NEEDS = {  # the others: a volume
+    "create": (),
+    "inline": (),
+    "publish": ("create", "stage"),
+    "publish-device": ("create-device", "stage-device"),
+}
 HANDLE = "csi-" + "0" * 64
 CAPABILITY = csi.VolumeCapability(
     mount=csi.VolumeCapability.MountVolume(),
     access_mode=csi.VolumeCapability.AccessMode(mode=csi.VolumeCapability.AccessMode.MULTI_NODE_MULTI_WRITER),
 )
+DEVICE = csi.VolumeCapability(block=csi.VolumeCapability.BlockVolume(), access_mode=CAPABILITY.access_mode)
 
 
 class World:
@@ -83,7 +90,16 @@ class World:
         published: dict[str, Any] = {"volume_id": volume, "target_path": str(self.target)}
         use: dict[str, Any] = {"volume_capability": CAPABILITY}
         node, controller = self.node, self.controller
+        device: dict[str, Any] = {"volume_capability": DEVICE}
         calls: dict[str, Callable[[], Any]] = {
+            "create-device": lambda: controller.CreateVolume(
+                csi.CreateVolumeRequest(name="pvc", volume_capabilities=[DEVICE], parameters={"type": "block"}), None
+            ),
+            "stage-device": lambda: node.NodeStageVolume(csi.NodeStageVolumeRequest(**staged, **device), None),
+            "publish-device": lambda: node.NodePublishVolume(
+                csi.NodePublishVolumeRequest(**staged | published, **device), None
+            ),
+            "unpublish-device": lambda: node.NodeUnpublishVolume(csi.NodeUnpublishVolumeRequest(**published), None),
             "create": lambda: controller.CreateVolume(
                 csi.CreateVolumeRequest(name="pvc", volume_capabilities=[CAPABILITY]), None
             ),
@@ -140,6 +156,8 @@ class World:
             "staged": len(mountinfo.at(mounts, self.staging)),
             "published": len(mountinfo.at(mounts, self.target)),
             "target": self.target.exists(),
+            "devices": [each.is_read_only for each in loop.all_attached() if each.name[:48] in self.ids()],
+            "nodes": len(list(self.folder.glob("run/blocks/*"))),
             "records": [path.read_text() for path in records],
             "debts": len(list((self.folder / "state").iterdir())),
             "attached": len(list((self.pool.path / "volumes").glob("*/share/nodes/*.json"))),

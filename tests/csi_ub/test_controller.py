@@ -229,7 +229,6 @@ def test_every_wrong_parameter_is_named(driver: Driver) -> None:
     ("key", "value"),
     [
         ("type", "memory"),
-        ("type", "block"),
         ("consistency", "close-to-open"),
         ("replicas", "3"),
         ("engine", "ub-block"),

@@ -1,12 +1,14 @@
 """Plans of mounts, as plain values: what is wanted and what is there, in; steps, out."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from csi_ub.plan import Entry, Seen, attributes_of, plan_mount, plan_unmount
 from csi_ub.reasons import InUse
-from csi_ub.steps import Bind, Folder, MountStep
+from csi_ub.steps import Bind, File, Folder, MountStep
 from ubhost.apply import apply
 from ubhost.errors import Conflict, HostFault
 from ubhost.mounttable import Attribute, Mount, Origin
@@ -38,12 +40,13 @@ class Table:
             raise HostFault("the kernel refused")
         self.left -= 1
         match step:
-            case Folder(_, exists):
+            case Folder(_, exists) | File(_, exists):
                 assert not self.mounts
-                self.entry = Entry.FOLDER if exists else Entry.MISSING
-            case Bind(_, origin, attributes, attached):
+                there = Entry.FOLDER if isinstance(step, Folder) else Entry.FILE
+                self.entry = there if exists else Entry.MISSING
+            case Bind(_, origin, attributes, attached, _, is_device):
                 if attached:
-                    assert self.entry is Entry.FOLDER
+                    assert self.entry is (Entry.FILE if is_device else Entry.FOLDER)
                     self.mounts.append(mount(origin, attributes, len(self.mounts) + 1))
                 else:
                     assert self.mounts.pop().origin == origin
@@ -56,6 +59,21 @@ def test_what_is_mounted_as_wanted_needs_nothing() -> None:
 def test_a_missing_mount_point_is_made_first() -> None:
     assert plan_mount(BIND, Seen(Entry.MISSING)) == (Folder(TARGET), BIND)
     assert plan_mount(BIND, Seen(Entry.FOLDER)) == (BIND,)
+
+
+def test_a_device_is_shown_at_a_file_and_a_folder_at_a_folder() -> None:
+    device = replace(BIND, is_device=True)
+    assert plan_mount(device, Seen(Entry.MISSING)) == (File(TARGET), device)
+    assert plan_mount(device, Seen(Entry.FILE)) == (device,)
+    for want, entry in ((device, Entry.FOLDER), (BIND, Entry.FILE), (device, Entry.OTHER), (BIND, Entry.OTHER)):
+        with pytest.raises(Conflict, match="exists and is not a"):
+            plan_mount(want, Seen(entry))
+    shown = Seen(Entry.FOLDER, (mount(OURS),))
+    ours = frozenset({OURS})
+    assert plan_unmount(TARGET, shown, ours, remove=True, is_device=True)[-1] == File(TARGET, exists=False)
+    assert plan_unmount(TARGET, Seen(Entry.FILE), ours, remove=True, is_device=True) == (File(TARGET, exists=False),)
+    with pytest.raises(InUse, match="is no folder of ours"):
+        plan_unmount(TARGET, Seen(Entry.FILE), ours, remove=True)
 
 
 @pytest.mark.parametrize(
