@@ -9,8 +9,9 @@ from dataclasses import replace
 
 from ubhost.errors import InvalidRequest
 from ubhost.model import PortState
-from ubsim.expansion import BORROWED, LOCAL, die_pairs, generated_device, next_memids, port_of
+from ubsim.expansion import BORROWED, LOCAL, die_pairs, generated_device, next_memids
 from ubsim.scenario import Link, Node, Numa, Region, SuperNode
+from ubsim.words import port_of
 
 Change = Callable[[SuperNode], SuperNode]
 

@@ -4,7 +4,6 @@ Faults of single values (a size that is none, a port that is not one) are collec
 the whole can exist is asked in ``ubsim.consistency``.
 """
 
-import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -33,9 +32,9 @@ from ubsim.scenario import (
     Urma,
 )
 from ubsim.wiring import wire
+from ubsim.words import cpus_of, port_of, size_of
 
 T = TypeVar("T")
-UNITS = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 LOCAL, REMOTE, BORROWED = 10, 21, 100  # NUMA distances that a file may leave out
 
 
@@ -83,33 +82,6 @@ def expand(file: ScenarioFile, *, where: str) -> SuperNode:
     return SuperNode(
         file.name, file.super_node_id, nodes, file.sharing, file.eid_sharing, file.ubse_owners, links, regions
     )
-
-
-def size_of(text: str) -> int:
-    """Return the bytes that ``text`` means: ``64GiB``, ``512MiB``, ``4096``."""
-    match = re.fullmatch(r"(\d+) ?(KiB|MiB|GiB|TiB|)", text.strip())
-    if not match:
-        raise InvalidRequest(f"{text!r} is not a size, such as 64GiB")
-    return int(match[1]) * UNITS[match[2]]
-
-
-def cpus_of(text: str) -> tuple[int, ...]:
-    """Return the CPUs of a kernel CPU list: ``0-3,8``."""
-    cpus: list[int] = []
-    for part in filter(None, text.replace(" ", "").split(",")):
-        match = re.fullmatch(r"(\d+)(?:-(\d+))?", part)
-        if not match or int(match[2] or match[1]) < int(match[1]) or int(match[2] or 0) > 8191:
-            raise InvalidRequest(f"{text!r} is not a list of CPUs, such as 0-3,8")
-        cpus += range(int(match[1]), int(match[2] or match[1]) + 1)
-    return tuple(cpus)
-
-
-def port_of(text: str) -> PortId:
-    """Read NODE/CHIP/DIE/PORT."""
-    match = re.fullmatch(r"([^/]+)/(\d+)/(\d+)/(\d+)", text)
-    if not match:
-        raise InvalidRequest(f"{text!r} is not a port, such as node0/0/1/3 (NODE/CHIP/DIE/PORT)")
-    return PortId(match[1], int(match[2]), int(match[3]), int(match[4]))
 
 
 def _repeated(entries: tuple[NodeEntry, ...]) -> Iterator[NodeEntry]:

@@ -24,11 +24,10 @@ from ubhost.model import Eid
 from ubhost.provider import Bandwidth, Device, EidSlot, Kind, Sharing
 from ubhost.providers.ubcore import HOW_TO_SWITCH
 from ubhost.ubse.status import Status
+from ubsim.fake_devices import fake_devices as fake_devices
 from ubsim.faults import Fault, Faults, When
 from ubsim.ubcore import Refused, Ubcore
 from ubsim.ubse import Rejected, Ubse, Urma
-
-PORTS = 9  # of an IO die; one EID each, behind the primary one
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,31 +38,6 @@ class Call:
     device: str
     detail: str
     outcome: str
-
-
-def fake_devices(count: int = 2, *, super_node: int = 7, slot: int = 1) -> tuple[Device, ...]:
-    """Return devices like a real node's: ``urma_1`` is ``bonding_dev_1`` over two entities, 21 EIDs.
-
-    ``bonding_dev_0`` with its entities is the host's own and not among them.
-    """
-    return tuple(_device(number, super_node, slot) for number in range(1, count + 1))
-
-
-def _device(number: int, super_node: int, slot: int) -> Device:
-    bonding, first, second = f"bonding_dev_{number}", f"udma{2 * number}", f"udma{2 * number + 1}"
-    fe = (2 * number, 2 * number + 1)
-    eids = [EidSlot(bonding, 0, Eid.from_words(super_node, slot, *fe))]
-    for member, entity in ((first, fe[0]), (second, fe[1])):
-        eids += [EidSlot(member, at, Eid.from_words(0x42454944, slot, entity, at)) for at in range(1 + PORTS)]
-    return Device(
-        id=f"urma_{number}",
-        members=(bonding, first, second),
-        eids=tuple(eids),
-        netdev=f"ipourma{number}",
-        numa=(number - 1) % 2,
-        nodes=(f"uburma/{bonding}", f"uburma/{first}", f"uburma/{second}", "ummu"),
-        address=f"{number:05x}",
-    )
 
 
 class FakeProvider:

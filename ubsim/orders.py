@@ -8,9 +8,9 @@ from collections.abc import Mapping
 import msgspec
 
 from ubsim import changes
-from ubsim.expansion import size_of
 from ubsim.faults import When
 from ubsim.scenario import Region, SuperNode
+from ubsim.words import size_of
 
 
 class Order(msgspec.Struct, forbid_unknown_fields=True, frozen=True):

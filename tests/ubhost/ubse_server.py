@@ -2,11 +2,16 @@
 
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from ubhost.ubse import wire
+import pytest
+
+from ubhost.model import Eid
+from ubhost.roots import Roots
+from ubhost.ubse import bodies, wire
+from ubhost.ubse.wire import UrmaOp
 
 Handler = Callable[[int, int, bytes], bytes]
 
@@ -60,3 +65,41 @@ class Server:
                     connection.send(bytes([byte]))
                 except BrokenPipeError:
                     return
+
+
+@pytest.fixture
+def ubse(roots: Roots) -> Iterator[Server]:
+    """UBSE with urma_1, which it gives out once."""
+    roots.ubse_socket.parent.mkdir(parents=True)
+    server = Server(roots.ubse_socket)
+    held: dict[str, tuple[int, int] | None] = {}
+
+    def handle(module: int, op: int, body: bytes) -> bytes:
+        device = "urma_1" if op == UrmaOp.DEV_GET else body.partition(b"\0")[0].decode()
+        if device != "urma_1":
+            return wire.Reply(1007).encode()
+        match UrmaOp(op):
+            case UrmaOp.DEV_GET:
+                return wire.Reply(0, bodies.encode_urma_list([bodies.UrmaInfo("urma_1")])).encode()
+            case UrmaOp.DEV_ALLOC:
+                if device in held:
+                    return wire.Reply(1006).encode()
+                held[device] = None
+                paths = bodies.UrmaPaths("bonding_dev_1", ("udma3", "udma2"), Eid(5))
+                return wire.Reply(0, paths.encode()).encode()
+            case UrmaOp.DEV_FREE:
+                return wire.Reply(0 if held.pop(device, 1) is None else 1007).encode()
+            case UrmaOp.QOS_SET:
+                request = bodies.QosSet.decode(body)
+                held["limit"] = (request.min_mbps, request.max_mbps)
+                return wire.Reply(0).encode()
+            case UrmaOp.QOS_GET:
+                limit = held.get("limit")
+                return wire.Reply(0, bodies.encode_limits(*limit)).encode() if limit else wire.Reply(1007).encode()
+            case _:
+                held.pop("limit", None)
+                return wire.Reply(0).encode()
+
+    server.handler = handle
+    yield server
+    server.close()

@@ -1,6 +1,7 @@
 """EIDs come and go through the memory of the caller, and a context on one is for whom it was given to."""
 
 import errno
+import fcntl
 from contextlib import AbstractContextManager, nullcontext
 
 import pytest
@@ -74,6 +75,13 @@ def test_a_context_is_for_whom_the_device_and_the_eid_were_given_to(
 
 def _refused_unless(accessible: bool) -> AbstractContextManager[object]:
     return nullcontext() if accessible else pytest.raises(PermissionError, match="not accessible by current ns")
+
+
+def test_a_device_node_opens_and_knows_no_ioctl(ub_node: NodeHandle) -> None:
+    create_context = 0xC0105501  # _IOWR('U', 1, struct of 16 bytes), what liburma begins with
+    with (ub_node.roots.dev / "uburma/udma2").open("rb") as node, pytest.raises(OSError, match="ioctl") as caught:
+        fcntl.ioctl(node, create_context, bytearray(16))
+    assert caught.value.errno == errno.ENOTTY
 
 
 @pytest.mark.parametrize(("device", "index", "code"), [("udma99", 0, errno.ENODEV), ("udma2", 1024, errno.EINVAL)])

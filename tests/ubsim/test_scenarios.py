@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from ubhost.errors import InvalidRequest
 from ubhost.model import Eid
 from ubsim import consistency
-from ubsim.expansion import cpus_of, load, size_of
+from ubsim.expansion import load
 from ubsim.scenario import PortId, SuperNode, Wiring
 from ubsim.wiring import wire
+from ubsim.words import cpus_of, size_of
 
 EXAMPLES = sorted((Path(consistency.__file__).parent / "scenarios").glob("*.yaml"))
 TWO: dict[str, Any] = {"name": "two", "super_node_id": 7, "nodes": [{"name": "node0"}, {"name": "node1"}]}
