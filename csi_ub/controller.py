@@ -104,15 +104,14 @@ class Controller(Making, Snapshots, Attaching, csi_pb2_grpc.ControllerServicer):
         """Return what a class could still get here: nothing, if it asks for what we do not have or another place."""
         try:
             spec = parameters.parse(request.parameters, frozenset(pool.name for pool in self.volumes.pools))
-            self.choose(spec)
+            engine = self.choose(spec)
         except (InvalidRequest, Unsupported):
             return csi_pb2.GetCapacityResponse(maximum_volume_size=Int64Value(value=0))
         wanted = request.volume_capabilities
         elsewhere = not topology.is_within(self.volumes.place, places([request.accessible_topology]))
         if elsewhere or (wanted and why_unsupported(capabilities(wanted), spec)):
             return csi_pb2.GetCapacityResponse(maximum_volume_size=Int64Value(value=0))
-        pool = self.volumes.pool(spec.pool)
-        available = pool.space.available(pool.path)
+        available = engine.available(self.volumes.pool(spec.pool))
         return csi_pb2.GetCapacityResponse(
             available_capacity=available, maximum_volume_size=Int64Value(value=available)
         )

@@ -66,6 +66,10 @@ class Engine(ABC):
     def tidy(self, find: Callable[[str], Volume | None]) -> None:
         """Do what has to be done now and then beside single volumes; ``find`` gives the record of one of ours."""
 
+    def available(self, pool: Pool) -> int:
+        """Return the bytes that new volumes of ``pool`` may have in all; never negative."""
+        return pool.space.available(pool.path)
+
     def room_for(self, want: Volume, limit: int, pool: Pool) -> int:
         """Return the bytes that a new volume gets: at least ``want.size``, at most ``limit`` (0: no limit).
 

@@ -23,6 +23,7 @@ from csi_ub.pools.base import Usage
 from csi_ub.reasons import InUse
 from ubhost.errors import Conflict, HostFault, NotFound, UbError, Unsupported
 from ubhost.ubse.client import Ubse
+from ubhost.ubse.memory import MAX_SIZE
 from ubhost.ubse.shm import Shm, ShmCreate
 
 
@@ -46,6 +47,10 @@ class ShmEngine(Engine):
             self.ubse.shms()
         except UbError as error:
             raise Unsupported(f"no shared UB memory on this node: {error}") from error
+
+    def available(self, pool: Pool) -> int:
+        """Return the most that one volume can have: what the lenders have left UBSE does not tell."""
+        return MAX_SIZE
 
     def room_for(self, want: Volume, limit: int, pool: Pool) -> int:
         """Return whole blocks; what bounds them is the quota of the namespace, not the pool."""

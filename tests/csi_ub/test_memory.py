@@ -162,6 +162,10 @@ def test_what_memory_cannot_do_is_refused_and_said(nodes: list[Driver]) -> None:
     ):
         with refused(code, naming=next(iter(wrong))):
             memory(nodes[0], "other", "team", **wrong)
+    most = nodes[0].controller.GetCapacity(csi.GetCapacityRequest(parameters={"type": "memory"})).maximum_volume_size
+    assert most.value == 256 << 30  # UBSE's, whatever the disk of the pool has left
+    with refused(Code.OUT_OF_RANGE, naming=str(256 << 30)):
+        nodes[0].create("huge", most.value + 1, parameters={"type": "memory"})
     with refused(Code.OUT_OF_RANGE, naming="blocks"):
         nodes[0].create("odd", MiB, 2 * MiB, parameters={"type": "memory"})
     with refused(Code.INVALID_ARGUMENT, naming="ReadWriteMany"):
