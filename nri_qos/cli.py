@@ -16,7 +16,7 @@ from nri_qos.world import World
 from ubhost import config
 from ubhost.errors import Exhausted, InvalidRequest, NotFound, UbError
 from ubhost.roots import Roots
-from ubhost.show.table import table
+from ubhost.show.table import printable, table
 
 
 def main(argv: Sequence[str]) -> int:
@@ -79,10 +79,10 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _seconds(text: str) -> float:
-    seconds = float(text)
-    if not 0.1 <= seconds <= 3600:
-        raise ValueError(text)
-    return seconds
+    with contextlib.suppress(ValueError):
+        if 0.1 <= (seconds := float(text)) <= 3600:
+            return seconds
+    raise argparse.ArgumentTypeError(f"{text!r} is not from 0.1 to 3600 seconds")
 
 
 Shown = tuple[str, Any]  # for people, and for --json
@@ -126,10 +126,11 @@ def _explain(args: argparse.Namespace) -> Shown:
     found = [pod for pod in pods if args.pod in (pod["pod"], _name(pod), pod["uid"])]
     if not found:
         raise NotFound(f"no pod {args.pod} runs on this node")
-    return "\n\n".join(_explained(pod) for pod in found), found
+    lines = (line for pod in found for line in (*_explained(pod), ""))
+    return "\n".join(map(printable, lines)).rstrip(), found
 
 
-def _explained(pod: dict[str, Any]) -> str:
+def _explained(pod: dict[str, Any]) -> list[str]:
     lines = [f"{_name(pod)}: class {pod['class']}, because {pod['because']}"]
     if pod["quota_cpus"] is not None:
         lines.append(f"  held to {pod['quota_cpus']:.2f} CPUs")
@@ -139,20 +140,23 @@ def _explained(pod: dict[str, Any]) -> str:
         )
     lines += _file_lines(pod, "  ")
     for container in pod["containers"]:
-        lines.append(f"  container {container['container']}: {'; '.join(container['why'])}")
+        why = "; ".join(reason for reason in container["why"] if reason != pod["because"]) or "nothing was decided"
+        lines.append(f"  container {container['container']}, when it was created: {why}")
         lines += _file_lines(container, "    ")
         if container["irqs"]:
             lines.append(f"    interrupts come to its CPUs: {cpulist.render(container['irqs'])} of /proc/irq")
-    return "\n".join(lines)
+    return lines
 
 
 def _file_lines(of: dict[str, Any], indent: str) -> list[str]:
-    files = "  ".join(f"{file}={value or 'unset'}" for file, value in of["files"].items())
-    return [f"{indent}{of['cgroup']}: {files}"] if files else [f"{indent}no cgroup found"]
+    """Return where a cgroup is, and what its files say now; an empty one means what its parent has."""
+    files = "  ".join(f"{file}={value}" for file, value in of["files"].items() if value)
+    return [f"{indent}{of['cgroup']}", f"{indent}  now: {files}"] if files else [f"{indent}no cgroup found"]
 
 
 def _node(args: argparse.Namespace) -> Shown:
-    pods = serve.ask(Roots.from_environ().run)["pods"]
+    status = serve.ask(Roots.from_environ().run)
+    there, pods = status["state"]["numa_nodes"], status["pods"]
     users = [
         {
             "pod": _name(pod),
@@ -169,8 +173,19 @@ def _node(args: argparse.Namespace) -> Shown:
     users = [user for user in users if user["bytes"] or user["bound"]]
     users.sort(key=lambda user: (-user["bytes"], user["pod"]))
     rows = [(u["pod"], u["class"], _mib(u["bytes"]), " ".join(u["bound"]) or "-") for u in users]
-    text = table(("POD", "CLASS", "MEMORY", "ALLOWED IN"), rows) if rows else f"nobody uses NUMA node {args.number}"
-    return text, users
+    text = table(("POD", "CLASS", "MEMORY", "ALLOWED IN"), rows) if rows else f"no pod uses NUMA node {args.number}"
+    return f"{text}\n\n{_numa(args.number, there)}", users
+
+
+def _numa(number: int, there: dict[str, Any]) -> str:
+    """Say what is in use of a NUMA node by whomever: what has memory there need not be a pod."""
+    if (numa := there.get(str(number))) is None:
+        return f"this node has no NUMA node {number}, only {', '.join(there) or 'what could not be read'}"
+    kind = "borrowed" if numa["is_borrowed"] else "of this server"
+    if numa["memory_total"] is None or numa["memory_free"] is None:
+        return f"NUMA node {number}, {kind}"
+    used = _mib(numa["memory_total"] - numa["memory_free"])
+    return f"NUMA node {number}, {kind}: {used} of {_mib(numa['memory_total'])} in use, by pods and whoever else"
 
 
 def _show_plan(args: argparse.Namespace) -> Shown:

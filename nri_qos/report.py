@@ -17,6 +17,7 @@ from nri_qos.pools import Node
 from nri_qos.world import World
 from nri_qos.writer import Writer
 from ubhost.errors import HostFault
+from ubhost.model import NumaNode
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,7 @@ class Report:
         with self.world.locked(to_change=False) as world:
             pods = Counter(sandbox.classified.qos.value for sandbox in world.sandboxes.values())
             own = frozenset[int]().union(*(m.own_cpus for m in world.members.values() if m.container.is_alive))
+            node = None if world.machine is None else world.node()
         return {
             "nri_connected": phase.is_configured,
             "nri_synchronized": phase.is_synchronized,
@@ -63,6 +65,7 @@ class Report:
             "irqs_on_own_cpus": len(irqs.on(self.irqs, own)),
             "because": seen.state.reason,
             "pods": pods,
+            "numa_nodes": {} if node is None else {str(n.id): _numa(n, node) for n in node.machine.nodes},
             "capabilities": dict(self.writer.capabilities),
             "cgroup_mode": self.mode.value,
             "not_ready": self.not_ready(),
@@ -170,3 +173,12 @@ class Report:
             except (OSError, Gone):
                 continue
         return found
+
+
+def _numa(numa: NumaNode, node: Node) -> dict[str, Any]:
+    return {
+        "cpus": cpulist.render(numa.cpus),
+        "memory_total": numa.memory_total,
+        "memory_free": numa.memory_free,  # with what the kernel would drop for a new container
+        "is_borrowed": numa.id in node.remote,
+    }

@@ -102,9 +102,27 @@ def test_the_table_shows_what_runs_and_how_it_does(running: int, root: Path) -> 
 def test_a_pod_is_explained_with_reasons_and_with_what_the_files_say(running: int, root: Path) -> None:
     text = ubnode(root, "explain", "shop/db")
     assert text.startswith("shop/db: class HLS, because qos.unifiedbus.com/class=HLS\n")
-    assert "CPUs of its own: 0-1; memory near its CPUs: node 0" in text
-    assert "cpuset.cpus=0-1" in text
+    assert "  container app, when it was created: CPUs of its own: 0-1; memory near its CPUs: node 0\n" in text
+    now = next(line for line in text.splitlines() if "cpuset.cpus=0-1" in line)
+    assert "cpu.idle=0" in now
     until(lambda: "memory.low=4096" in ubnode(root, "explain", "shop/db"))
+
+
+def test_what_a_pod_says_of_itself_cannot_steer_the_terminal(runtime: Runtime, plugin: Plugin, root: Path) -> None:
+    plugin.start()
+    runtime.register()
+    made = pod("web", "HLS\x1b[2J\x1b[1mall is well\r")
+    runtime.run_pod(made)
+    runtime.create(container(made, "a\x1b[31m"))
+    for text in (ubnode(root, "explain", "web"), ubnode(root)):
+        assert "web" in text
+        assert not re.search(r"[^\n\x20-\x7e]", text)
+
+
+@pytest.mark.parametrize("seconds", ["0", "abc", "nan", "1e9"])
+def test_a_pace_that_makes_no_sense_is_refused_in_plain_words(seconds: str, root: Path) -> None:
+    with pytest.raises(AssertionError, match=f"'{seconds}' is not from 0.1 to 3600 seconds"):
+        ubnode(root, "--watch", seconds)
 
 
 def test_interrupts_on_somebodys_own_cpus_are_told(running: int, root: Path) -> None:
@@ -121,13 +139,17 @@ def test_interrupts_on_somebodys_own_cpus_are_told(running: int, root: Path) -> 
 
 def test_users_of_a_borrowed_node_are_listed_before_it_is_returned(running: int, root: Path) -> None:
     lines = ubnode(root, "node", "2", "--users").splitlines()
-    assert [line.split() for line in lines] == [
+    assert [line.split() for line in lines[:4]] == [
         ["POD", "CLASS", "MEMORY", "ALLOWED", "IN"],
         ["shop/batch", "BE", "3.0", "MiB", "app"],
         ["shop/db", "HLS", "3.0", "MiB", "-"],
         ["shop/web", "LS", "3.0", "MiB", "-"],
     ]
-    assert ubnode(root, "node", "7") == "nobody uses NUMA node 7\n"
+    assert lines[4:] == ["", "NUMA node 2, borrowed: 0.0 MiB of 16384.0 MiB in use, by pods and whoever else"]
+    assert ubnode(root, "node", "7").splitlines()[::2] == [
+        "no pod uses NUMA node 7",
+        "this node has no NUMA node 7, only 0, 1, 2",
+    ]
 
 
 def test_the_status_socket_is_roots_alone(running: int, root: Path) -> None:

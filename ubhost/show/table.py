@@ -17,6 +17,11 @@ def table(header: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
     )
 
 
+def printable(text: str) -> str:
+    """Return ``text`` with ``?`` for what could steer a terminal."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else "?" for c in text)
+
+
 def size(count: int | None) -> str:
     """Return bytes as people say them: ``64.0 GiB``."""
     if count is None:
@@ -50,8 +55,7 @@ def ranges(values: Iterable[int]) -> str:
 
 
 def _cell(value: object) -> str:
-    text = "-" if value is None or value == "" else str(value)
-    return text if text.isprintable() else "".join(c if c.isprintable() else "?" for c in text)
+    return printable("-" if value is None or value == "" else str(value))
 
 
 def _width(text: str) -> int:
