@@ -112,7 +112,7 @@ FAULTS = {
 
 
 def test_every_fault_of_our_peers_has_a_test_that_exists() -> None:
-    sources = "\n".join(path.read_text() for path in Path(__file__).parent.glob("test_*.py"))
+    sources = "\n".join(path.read_text() for path in Path(__file__).parent.rglob("test_*.py"))
     assert set(FAULTS.values()) <= set(re.findall(r"^def (test_\w+)\(", sources, re.MULTILINE))
     marked = {letter for found in re.findall(r'"""\(([A-H0-9, ]+)\)', sources) for letter in found.split(", ")}
     assert marked <= FAULTS.keys()

@@ -198,8 +198,10 @@ def test_only_a_finished_attachment_of_this_pod_and_boot_counts(values: dict[str
 def test_a_damaged_record_of_an_attachment_gives_nothing(tmp_path: Path) -> None:
     make_node(tmp_path, "uburma/udma2")
     attach(tmp_path, "uburma/udma2")
-    (path,) = Ledger(Roots(tmp_path)).folder.iterdir()
-    path.write_text(path.read_text()[:-20])
+    ledger = Ledger(Roots(tmp_path))
+    for folder in (ledger.folder, ledger.copies):
+        (path,) = folder.iterdir()
+        path.write_text(path.read_text()[:-20])
     assert given(tmp_path) == []
 
 

@@ -8,12 +8,13 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from nri_qos import cpulist, reservations
+from nri_qos import census, claims, cpulist, desired, reservations
 from nri_qos.config import Config
-from nri_qos.model import OWN_KEY, Container, Placement, Pod, Resources, State
+from nri_qos.desired import Squeezed
+from nri_qos.model import NUMA_KEY, OWN_KEY, Container, NumaPolicy, Placement, Pod, Resources, State
 from nri_qos.world import World
 from tests.nri_qos import nodes
-from ubhost.errors import Busy
+from ubhost.errors import Busy, Exhausted
 
 MACHINE = nodes.machine("0-5", "6-11", threads=2)
 
@@ -25,18 +26,23 @@ class Lives(RuleBasedStateMachine):
     def start(self) -> None:
         self.pods: dict[str, Pod] = {}
         self.containers: dict[str, Container] = {}
+        self.pinned: dict[str, frozenset[int]] = {}  # container -> CPUs that kubelet chose
         self.saved: dict[tuple[str, str], Placement] = {}
         self.made = 0
         self.online = MACHINE.online
         self.restart_plugin()
 
-    @rule(qos=st.sampled_from(["HLS", "HLS", "LS", "BE"]))
-    def run_pod(self, qos: str) -> None:
+    @rule(qos=st.sampled_from(["HLS", "HLS", "LS", "BE"]), numa=st.sampled_from([None, *NumaPolicy]))
+    def run_pod(self, qos: str, numa: NumaPolicy | None) -> None:
+        self._run_pod({OWN_KEY: qos} | ({} if numa is None else {NUMA_KEY: numa.value}))
+
+    def _run_pod(self, annotations: dict[str, str]) -> Pod:
         self.made += 1
-        pod = Pod(f"s{self.made}", "web", f"u{self.made}", "shop", {}, {OWN_KEY: qos}, f"/kubepods/podu{self.made}")
+        pod = Pod(f"s{self.made}", "web", f"u{self.made}", "shop", {}, annotations, f"/kubepods/podu{self.made}")
         self.pods[pod.id] = pod
         with self.world.locked() as world:
             world.add_pod(pod)
+        return pod
 
     @precondition(lambda self: self.pods)
     @rule(data=st.data(), cpus=st.integers(1, 4), name=st.sampled_from("ab"))
@@ -44,14 +50,35 @@ class Lives(RuleBasedStateMachine):
         pod = data.draw(st.sampled_from(list(self.pods.values())))
         if any(c.name == name and c.pod_id == pod.id and c.is_alive for c in self.containers.values()):
             return  # kubelet ends a container before it starts its successor
+        self._create(pod, name, cpus)
+
+    @rule(data=st.data(), count=st.integers(1, 3))
+    def create_pinned_by_kubelet(self, data: st.DataObject, count: int) -> None:
+        """A container of a class that we leave alone, with CPUs that somebody else chose for it among the free ones."""
+        node = self.world.node()
+        free = sorted(node.pool - node.exclusive)
+        if len(free) > count + 2:
+            cpus = data.draw(st.sets(st.sampled_from(free), min_size=count, max_size=count))
+            self._create(self._run_pod({}), "a", count, cpulist.render(cpus))
+
+    def _create(self, pod: Pod, name: str, cpus: int, given: str = "") -> None:
         self.made += 1
-        asked = Container(f"c{self.made}", pod.id, name, resources=Resources(cpus * 1024, cpus * 100_000, 100_000))
+        path = f"{pod.cgroup_parent}/c{self.made}"
+        resources = Resources(cpus * 1024, cpus * 100_000, 100_000, given)
+        asked = Container(f"c{self.made}", pod.id, name, resources=resources, cgroups_path=path)
         with self.world.locked() as world:
-            decision = world.create(pod, asked)
-        applied = asked.resources if decision.cpus is None else Resources(
-            cpus * 1024, cpus * 100_000, 100_000, cpulist.render(decision.cpus), cpulist.render(decision.mems or ())
-        )  # fmt: skip
-        self.containers[asked.id] = Container(asked.id, pod.id, name, State.RUNNING, applied)
+            try:
+                decision = world.create(pod, asked)
+            except Exhausted:
+                return  # its NUMA policy demands what there is not
+        if decision.cpus is not None:
+            assert decision.cpus
+            assert decision.cpus <= self.online
+            assert world.members[asked.id].own_cpus or not decision.cpus & world.node().exclusive
+            resources = replace(resources, cpus=cpulist.render(decision.cpus), mems=cpulist.render(decision.mems or ()))
+        if given:
+            self.pinned[asked.id] = cpulist.parse(given)
+        self.containers[asked.id] = replace(asked, state=State.RUNNING, resources=resources)
 
     @precondition(lambda self: any(c.is_alive for c in self.containers.values()))
     @rule(data=st.data(), is_told=st.booleans())
@@ -64,19 +91,24 @@ class Lives(RuleBasedStateMachine):
                 world.stopped(gone)
 
     @precondition(lambda self: self.pods)
-    @rule(data=st.data())
-    def end_pod(self, data: st.DataObject) -> None:
+    @rule(data=st.data(), is_told=st.booleans())
+    def end_pod(self, data: st.DataObject, is_told: bool) -> None:
+        """A pod ends; the plugin hears of it, or finds it missing when it is back."""
         pod = data.draw(st.sampled_from(list(self.pods.values())))
         del self.pods[pod.id]
         self.containers = {key: c for key, c in self.containers.items() if c.pod_id != pod.id}
+        if not is_told:
+            self.restart_runtime()
+            return
         with self.world.locked() as world:
             world.stop_pod(pod.id)
             world.remove_pod(pod.id)
 
-    @rule()
-    def save(self) -> None:
-        """The loop has come round."""
+    @rule(counts=st.fixed_dictionaries({0: st.integers(0, 6), 1: st.integers(0, 6)}))
+    def come_round(self, counts: dict[int, int]) -> None:
+        """The loop has come round: it saved what is reserved, and holds offline work on so many CPUs."""
         self.saved = dict(self.world.placements)
+        self.world.offline = desired.choose_offline(self.world.node(), counts, self.world.offline or frozenset())
 
     @rule()
     def restart_plugin(self) -> None:
@@ -105,8 +137,35 @@ class Lives(RuleBasedStateMachine):
             member = self.world.members[container.id]
             place = self.world.placements.get((self.pods[container.pod_id].key, container.name), Placement())
             assert place.exclusive == member.own_cpus
-            for cpu in place.exclusive:
+            for cpu in place.exclusive | self.pinned.get(container.id, frozenset()):
                 assert owners.setdefault(cpu, container.id) == container.id
+
+    @invariant()
+    def what_is_reserved_is_for_one_pod_that_lives(self) -> None:
+        """Its containers that run, stopped, or are just being restarted."""
+        pods = {pod.key for pod in self.pods.values()}
+        owners: dict[int, str] = {}
+        for (pod, _), place in self.world.placements.items():
+            assert pod in pods
+            for cpu in place.exclusive:
+                assert owners.setdefault(cpu, pod) == pod
+
+    @invariant()
+    def the_loop_lets_nobody_on_somebodys_own(self) -> None:
+        node = self.world.node()
+        people = census.take(self.world.sandboxes, self.world.members.values(), node)
+        own = {
+            tenant.folder: claims.own(tenant.member, house.sandbox.pod)
+            for house in people.households
+            for tenant in house.tenants
+        }
+        wanted = desired.settings(people, Squeezed(node.offline_room, {}), ())
+        for (folder, file), setting in wanted.items():
+            if file == "cpuset.cpus":
+                cpus = cpulist.parse(setting.value or "")
+                assert cpus
+                assert cpus <= self.online
+                assert not cpus & (node.exclusive - own[folder])
 
     @invariant()
     def what_the_loop_saved_last_outlives_a_restart(self) -> None:
@@ -237,6 +296,33 @@ def test_of_two_claims_the_reserved_one_wins_and_the_other_is_placed_anew() -> N
     assert not own & {1, 2}
     assert world.counts["displaced",] == 1
     assert world.displaced == [world.members["c-b"]]
+
+
+@pytest.mark.parametrize("order", [("a", "b"), ("b", "a")])
+def test_of_two_reservations_of_the_same_cpus_the_one_that_the_runtime_confirms_counts(order: tuple[str, str]) -> None:
+    """A file of reservations that somebody has put together by hand."""
+    world = World(Config())
+    world.machine = nodes.machine("0-5")
+    world.placements = {(uid, "app"): Placement(frozenset({1, 2}), cpus=2000) for uid in order}
+    running = {"a": _running("a", 2, "3-4"), "b": _running("b", 2, "1-2")}
+    world.synchronize([_hls("a"), _hls("b")], [running[uid] for uid in order])
+    assert world.members["c-b"].own_cpus == {1, 2}
+    assert not world.members["c-a"].own_cpus & {1, 2}
+
+
+@pytest.mark.parametrize("asks", [2, 3, 5])
+def test_offline_work_that_begins_before_the_loop_comes_round_is_not_put_on_somebodys_own(asks: int) -> None:
+    world = World(Config())
+    world.machine = nodes.machine("0-7")
+    world.offline = frozenset({1, 2})  # where the loop holds offline work
+    world.add_pod(_hls("a"))
+    own = world.create(_hls("a"), _running("a", asks)).cpus
+    batch = Pod("s-b", "b", "b", "shop", {}, {OWN_KEY: "BE"}, "/kubepods/besteffort/podb")
+    world.add_pod(batch)
+    given = world.create(batch, Container("c-b", "s-b", "app")).cpus
+    assert own
+    assert given
+    assert not given & own
 
 
 def test_without_room_or_a_known_machine_the_weaker_claim_shares() -> None:
