@@ -155,6 +155,22 @@ def device_of(folder: Path, node: str, memid: int) -> Path:
     return record.root_of(folder, node) / "dev" / f"obmm_shmdev{memid}"
 
 
+def listing(folder: Path, super_node: SuperNode, node: str) -> dict[int, dict[str, object]]:
+    """Return what can be mapped on ``node``, by memid, and whom to ask: see ``ubsim.shared_memory``."""
+    return {
+        memid: {
+            "name": region.name,
+            "node": user,
+            "size": region.size,
+            "device": str(device_of(folder, user, memid)),
+            "socket": str(record.root_of(folder, region.owner) / "run" / "ubsim" / "obmm.sock"),
+        }
+        for region in super_node.regions
+        for user, memid in region.users()
+        if user == node and region.numa is None
+    }
+
+
 def memory_of(folder: Path, owner: str, name: str) -> Path:
     return record.root_of(folder, owner) / "run" / "ubsim" / "memory" / name
 

@@ -20,12 +20,12 @@ from pathlib import Path
 from ubhost.errors import HostFault
 from ubhost.kernel.netns import living, own_inode
 from ubhost.kernel.rtnl import Refused
-from ubhost.model import Eid, PortState, UbHost, UrmaDevice
+from ubhost.model import Eid, UbHost, UrmaDevice
 from ubhost.provider import Sharing
 from ubhost.roots import Roots
 from ubhost.ubse import shm
 from ubhost.ubse.wire import Module
-from ubsim import consistency, contexts, record, sockets, sysfs, tree
+from ubsim import consistency, contexts, sockets, sysfs, tree
 from ubsim.cables import LinkEvents, Obituaries
 from ubsim.caller import Caller
 from ubsim.changes import Change
@@ -34,7 +34,7 @@ from ubsim.faults import Faults
 from ubsim.hosts import host_of, is_usable, peers_of, rate_limit
 from ubsim.kernel import Kernel, Log
 from ubsim.netdevs import Fabric, Home, Netdev, netdev_of
-from ubsim.region_service import RegionService, device_of
+from ubsim.region_service import RegionService, listing
 from ubsim.scenario import Node, SuperNode
 from ubsim.shared_memory import DIRECTORY
 from ubsim.ubcore import Refused as DriverRefused
@@ -42,7 +42,7 @@ from ubsim.ubcore import Ubcore
 from ubsim.ubse_memory import Desk
 from ubsim.ubse_service import Service
 from ubsim.ubse_shm import SharedDesk
-from ubsim.uevents import Subscribers
+from ubsim.uevents import Subscribers, announce
 from ubsim.views import Views
 
 
@@ -179,7 +179,7 @@ class SimulatedNode:
             self.ubse.follow(after)
             self._list_regions()
             self._set_cables()
-            self._announce(before, self._host)
+            announce(self.uevents, before, self._host)
 
     def _let_happen(self, order: Mapping[str, object]) -> None:
         """Tell every node of the super-node, ourselves among them. Not to be called with our lock held."""
@@ -217,32 +217,6 @@ class SimulatedNode:
         names = {(self.name, bonding): netdev.name for bonding, netdev in self._netdevs.items()}
         return host_of(super_node, self.name, names)
 
-    def _announce(self, before: UbHost, after: UbHost) -> None:
-        """Tell of entities, memory and ports; of devices the driver tells itself."""
-        for path, subsystem, old, new in (
-            ("/devices/ub/{}", "ub", {e.number for e in before.entities}, {e.number for e in after.entities}),
-            ("/devices/system/node/node{}", "node", {n.id for n in before.numa}, {n.id for n in after.numa}),
-            (
-                "/devices/obmm/obmm_shmdev{}",
-                "obmm",
-                {m.id for m in before.shared_memory},
-                {m.id for m in after.shared_memory},
-            ),
-        ):
-            for gone in sorted(old - new):
-                self.uevents.tell("remove", path.format(gone), subsystem)
-            for come in sorted(new - old):
-                self.uevents.tell("add", path.format(come), subsystem)
-        ports = {entity.number: entity.ports for entity in before.entities}
-        for entity in after.entities:
-            if entity.number in ports and entity.ports != ports[entity.number]:
-                self.uevents.tell("change", f"/devices/ub/{entity.number}", "ub", UB_EVENT="PORT_CHANGE")
-        known = {device.name: device.ports for device in before.devices}
-        for device in after.devices:
-            if device.name in known and device.ports != known[device.name]:
-                event = "PORT_ACTIVE" if device.ports[0].state is PortState.ACTIVE else "PORT_DOWN"
-                self.uevents.tell("change", f"/devices/virtual/ubcore/{device.name}", "ubcore", UB_EVENT=event)
-
     def _door(
         self,
         path: Path,
@@ -269,19 +243,7 @@ class SimulatedNode:
 
     def _list_regions(self) -> None:
         """Tell ``ubsim.shared_memory`` what can be mapped, and whom to ask."""
-        folder = self._roots.root.parent
-        found = {
-            memid: {
-                "name": region.name,
-                "node": node,
-                "size": region.size,
-                "device": str(device_of(folder, node, memid)),
-                "socket": str(record.root_of(folder, region.owner) / "run" / "ubsim" / "obmm.sock"),
-            }
-            for region in self.super_node.regions
-            for node, memid in region.users()
-            if node == self.name and region.numa is None
-        }
+        found = listing(self._roots.root.parent, self.super_node, self.name)
         path = self._roots.root / DIRECTORY
         draft = path.with_suffix(".new")
         draft.write_text(json.dumps(found))

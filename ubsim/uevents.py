@@ -11,6 +11,7 @@ import contextlib
 import socket
 import threading
 
+from ubhost.model import PortState, UbHost
 from ubsim.ubcore import Ubcore
 
 UBCORE = "/devices/virtual/ubcore"
@@ -57,6 +58,33 @@ class Subscribers:
                 self.tell("add", path, "ubcore")
             elif [slot.eid for slot in old.slots] != [slot.eid for slot in new.slots]:
                 self.tell("change", path, "ubcore", UB_EVENT="EID_CHANGE")
+
+
+def announce(subscribers: Subscribers, before: UbHost, after: UbHost) -> None:
+    """Tell of entities, memory and ports; of devices the driver tells itself."""
+    for path, subsystem, old, new in (
+        ("/devices/ub/{}", "ub", {e.number for e in before.entities}, {e.number for e in after.entities}),
+        ("/devices/system/node/node{}", "node", {n.id for n in before.numa}, {n.id for n in after.numa}),
+        (
+            "/devices/obmm/obmm_shmdev{}",
+            "obmm",
+            {m.id for m in before.shared_memory},
+            {m.id for m in after.shared_memory},
+        ),
+    ):
+        for gone in sorted(old - new):
+            subscribers.tell("remove", path.format(gone), subsystem)
+        for come in sorted(new - old):
+            subscribers.tell("add", path.format(come), subsystem)
+    ports = {entity.number: entity.ports for entity in before.entities}
+    for entity in after.entities:
+        if entity.number in ports and entity.ports != ports[entity.number]:
+            subscribers.tell("change", f"/devices/ub/{entity.number}", "ub", UB_EVENT="PORT_CHANGE")
+    known = {device.name: device.ports for device in before.devices}
+    for device in after.devices:
+        if device.name in known and device.ports != known[device.name]:
+            event = "PORT_ACTIVE" if device.ports[0].state is PortState.ACTIVE else "PORT_DOWN"
+            subscribers.tell("change", f"/devices/virtual/ubcore/{device.name}", "ubcore", UB_EVENT=event)
 
 
 def _is_sent(connection: socket.socket, datagram: bytes) -> bool:
