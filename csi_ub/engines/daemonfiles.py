@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from csi_ub import programs
+from csi_ub import logfiles, programs
 from csi_ub.locks import hold
 from csi_ub.reasons import Unreachable
 from ubhost.errors import HostFault
@@ -67,8 +67,12 @@ class Files:
             os.kill(pid, how)
             wait(lambda: not self.pid(volume_id, kind), f"the {kind} of volume {volume_id} does not end")
 
+    def trim_logs(self) -> None:
+        for log in self.folder.glob("*.log"):
+            logfiles.trim(log)
+
     def remove(self, volume_id: str, kind: str) -> None:
-        for suffix in ("pid", "vol", "log"):
+        for suffix in ("pid", "vol", "log", "log.old"):
             self.path(volume_id, f"{kind}.{suffix}").unlink(missing_ok=True)
 
 

@@ -60,6 +60,7 @@ class GlusterEngine(Engine):
     def tidy(self, find: Callable[[str], Volume | None]) -> None:
         self.replicas.look_after()
         self.replication.settle(find)
+        self.clients.files.trim_logs()
 
     def prepare(self, volume: Volume, pool: Pool) -> Volume:
         if volume.is_sown and not volume.port:

@@ -141,6 +141,8 @@ class Replication:
                     log.info("replica not dropped yet", extra={"volume_id": debt["volume"], "error": str(error)})
                     continue
             self.owed.remove(key)
+            if volume is None:
+                self._told.pop((debt["volume"], node), None)
 
     def _put(self, volume: Volume, node: str, patience_s: float = _PATIENCE_S) -> int:
         wanted = _wanted(volume)

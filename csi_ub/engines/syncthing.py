@@ -14,12 +14,12 @@ all nodes that use the model.
 
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from csi_ub import programs
+from csi_ub import logfiles, programs
 from csi_ub.engines.base import Engine, Reach, volume_context
 from csi_ub.locks import hold
 from csi_ub.model import Attachment, Volume, VolumeType, is_own_id, owner_tag
@@ -71,6 +71,9 @@ class SyncthingEngine(Engine):
         """Tell another node whether we have a copy of its volume."""
         volume = str(asked.get("volume"))
         return {"has": is_own_id(volume) and (self.keeper.replicas / volume).is_dir()}
+
+    def tidy(self, find: Callable[[str], Volume | None]) -> None:
+        logfiles.trim(self.daemon.run / "log")
 
     def prepare(self, volume: Volume, pool: Pool) -> Volume:
         share = pool.volumes.home / volume.id / "share"
