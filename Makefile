@@ -12,7 +12,7 @@ demo:           ## a two-node super-node on this machine: pods, pings, a shared 
 	@packaging/setup demo && $(PY) -m ubsim.demo
 
 test: test-kernel ## every test that runs on a bare machine (as root), test-kernel included
-	@packaging/setup test && .venv/bin/pytest $(PYTEST_OPTIONS) -m "not kernel and not binary and not chart"
+	@packaging/setup test && .venv/bin/pytest $(PYTEST_OPTIONS) -m "not kernel and not binary and not chart and not apiserver"
 
 test-kernel:    ## the tests that change links and mounts, in namespaces of their own
 	@packaging/setup test && packaging/in-namespaces .venv/bin/pytest $(PYTEST_OPTIONS) -m kernel
@@ -83,8 +83,11 @@ bench-agent:    ## what ub-agent costs at rest, against its budget
 drills:         ## upgrades, kills and restarts under 20 pods that come and go, three minutes each (in the guest)
 	@packaging/setup e2e && UB_E2E_LONG=1 UB_E2E_DRILL_PODS=$${UB_E2E_DRILL_PODS:-20} UB_E2E_DRILL_SECONDS=$${UB_E2E_DRILL_SECONDS:-180} $(PY) -m e2e -k "drills"
 
-kubernetes:     ## Kubernetes itself, from its Go modules, for tests (once, 10 min); test-chart then asks a real API server, too
+kubernetes:     ## Kubernetes itself, from its Go modules, for tests (once, 10 min)
 	@e2e/kubernetes/build
+
+test-apiserver: kubernetes ## the Helm chart, given to a real API server (needs Go; the first time 10 min, then 1 min)
+	@packaging/setup test && .venv/bin/pytest $(PYTEST_OPTIONS) -m apiserver
 
 e2e-kubernetes: kubernetes ## a cluster of one node: kubelet in the guest gives pods our devices, volumes and QoS (5 min)
 	@packaging/setup e2e && UB_E2E_KUBERNETES=1 $(PY) -m e2e -k kubernetes
@@ -92,4 +95,4 @@ e2e-kubernetes: kubernetes ## a cluster of one node: kubelet in the guest gives 
 e2e:            ## the built executables on a real node: QEMU, containerd, three NUMA nodes
 	@packaging/setup e2e && $(PY) -m e2e
 
-.PHONY: kubernetes e2e-kubernetes drills docs manifests bench-csi bench-nri bench-qos consistency consistency-short conformance help setup demo test test-kernel test-binary test-chart release image bench-cni bench-startup bench-agent bench-zerocopy lint fmt type proto build e2e
+.PHONY: test-apiserver kubernetes e2e-kubernetes drills docs manifests bench-csi bench-nri bench-qos consistency consistency-short conformance help setup demo test test-kernel test-binary test-chart release image bench-cni bench-startup bench-agent bench-zerocopy lint fmt type proto build e2e

@@ -9,7 +9,7 @@ from e2e.kubernetes.api import Api
 from tests.packaging.chart.conftest import CHART, CONTROLLER, Manifest, Render
 from tests.packaging.chart.server.conftest import SPACE, present
 
-pytestmark = pytest.mark.chart
+pytestmark = pytest.mark.apiserver
 
 Right = tuple[str, str, str]  # group, resource, verb
 NODE, CSI, CONTROL = "ub-ub-node-node", "ub-ub-node-csi", "ub-ub-node-csi-controller"

@@ -12,7 +12,7 @@ from tests.packaging.chart.conftest import CHART, CONTROLLER, EVERYTHING, Render
 from tests.packaging.chart.server.conftest import SPACE, present
 from tests.packaging.conftest import ROOT
 
-pytestmark = pytest.mark.chart
+pytestmark = pytest.mark.apiserver
 
 FENCING = "csi.config.fencing=true"
 VARIANTS = {

@@ -6,7 +6,7 @@ from e2e.kubernetes.api import Api, Manifest, Refused, namespace
 from tests.packaging.chart.conftest import CONTROLLER, EVERYTHING, Render, of_kind, pods
 from tests.packaging.chart.server.conftest import SPACE, present
 
-pytestmark = pytest.mark.chart
+pytestmark = pytest.mark.apiserver
 
 
 def pod(name: str, spec: Manifest, space: str) -> Manifest:
