@@ -32,7 +32,12 @@ def read_at(*targets: Path, path: Path = _FILE) -> tuple[Mount, ...]:
 
     They are few on a node with thousands of mounts, which take milliseconds to read; see ``read``.
     """
-    return parse(_text(path), frozenset(os.fspath(each) for target in targets for each in (target, *target.parents)))
+    wanted = set[str]()
+    for text in map(os.fspath, targets):
+        while text not in wanted:
+            wanted.add(text)
+            text = text.rpartition("/")[0] or "/"
+    return parse(_text(path), wanted)
 
 
 def parse(text: str, targets: Container[str] | None = None) -> tuple[Mount, ...]:
