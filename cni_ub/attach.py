@@ -18,36 +18,36 @@ from cni_ub import results
 from cni_ub.addresses import addresses_of, routes_of
 from cni_ub.beside import beside
 from cni_ub.choice import choose_device
+from cni_ub.delegate import ipam_of
 from cni_ub.errors import DelegateFailed, Drifted
 from cni_ub.host import Host
 from cni_ub.identity import identity_of
 from cni_ub.ipam import Ipam, Running
 from cni_ub.node import Node
 from cni_ub.plan import (
-    Held,
     Seen,
     Wanted,
     plan_configure,
     plan_device,
     plan_link,
     plan_rates,
-    plan_release,
     refuse_taken_name,
 )
 from cni_ub.protocol import NetConf, Request
 from cni_ub.rates import rates_of
-from cni_ub.release import holds_in_pod, release
+from cni_ub.release import release
 from cni_ub.results import Result
+from cni_ub.sharing import owner_of, refuse_for_many, refuse_strangers, share_of
+from cni_ub.stale import PATIENCE, heal_own, heal_unrecorded, reclaim
 from cni_ub.steps import SetServiceLevel, Step
 from ubhost.apply import apply
-from ubhost.errors import Busy, Conflict, HostFault, InvalidRequest, NotFound, UbError, Unsupported
+from ubhost.errors import Busy, InvalidRequest, NotFound, Unsupported
 from ubhost.kernel import netns
 from ubhost.model import Link
-from ubhost.provider import Device, Kind, Provider, Sharing
+from ubhost.provider import Device, Kind, Sharing
 from ubhost.record import Delegate, OriginalLink, Record, State
 
 LOG = logging.getLogger("cni_ub")
-PATIENCE = 10.0  # seconds to wait for an attachment or a device that another call has locked
 
 
 def add(host: Host, request: Request, pod: int) -> dict[str, Any]:
@@ -59,94 +59,16 @@ def add(host: Host, request: Request, pod: int) -> dict[str, Any]:
     conf = request.conf
     previous = results.parse(conf.prev_result, conf.version, "prevResult") if conf.prev_result is not None else Result()
     with host.ledger.attachment_lock(request.container, request.ifname, PATIENCE):
-        _heal_own(host, request, pod)
+        heal_own(host, request, pod)
         provider = host.provider() if conf.device_id or not conf.is_chained else host.provider_or_absent()
         device = choose_device(host, request, provider)
         if device is None:  # chained, and this pod has no UB device: one list can serve every pod of a node
             return results.express(previous, conf.version)
         with host.ledger.device_lock(device.id, PATIENCE), Node(provider, pod) as node:
-            _reclaim(host, device.id)
-            _heal_unrecorded(device, provider)
-            return _Attaching(host, request, node, device, previous, provider.sharing()).run()
-
-
-def ipam_of(host: Host, request: Request) -> Ipam | None:
-    """Return the delegate that the configuration names."""
-    if not request.conf.ipam_type:
-        return None
-    return Ipam(request.conf.ipam_type, request.conf.raw, request.environ, host.is_short_lived)
-
-
-def remembered_ipam(host: Host, record: Record) -> Ipam | None:
-    """Return the delegate of an attachment whose runtime does not speak for it now."""
-    if record.delegate is None:
-        return None
-    return Ipam(record.delegate.type, record.delegate.config, record.delegate.environ, host.is_short_lived)
-
-
-def _heal_own(host: Host, request: Request, pod: int) -> None:
-    """Make way for this attachment: it may exist from a call that was killed, or whose agent died under it.
-
-    Raises:
-        Conflict: it exists, and its ADD finished.
-    """
-    for record in host.ledger.of_attachment(request.container, request.ifname):
-        finished = record.state is State.ATTACHED and record.nonce != request.nonce
-        if finished and record.boot_id == host.ledger.boot_id and record.netns_inode == netns.inode(pod):
-            raise Conflict(f"{request.container} has {record.device} as {request.ifname} already; DEL comes before ADD")
-        with host.ledger.device_lock(record.device, PATIENCE):
-            _release_stale(host, record)
-
-
-def _reclaim(host: Host, device: str) -> None:
-    """Take a device back from an attachment that is dead; the device is locked, so nobody is at work on it.
-
-    Raises:
-        Conflict: a living pod has it.
-    """
-    record = host.ledger.of_device(device)
-    if record is None:
-        return
-    if record.is_damaged and holds_in_pod(host, record):
-        raise Conflict(
-            f"{device} is still with a pod, by a damaged record of container {record.container}: DEL frees it"
-        )
-    if record.state is State.ATTACHED and not record.is_damaged and holds_in_pod(host, record):
-        owner = f"container {record.container} ({record.pod or 'no pod name'}) as {record.ifname}"
-        raise Conflict(f"{device} belongs to {owner} since {time.ctime(record.since)}")
-    _release_stale(host, record)
-
-
-def _heal_unrecorded(device: Device, provider: Provider) -> None:
-    """Give a netdev its name back that came home from a dead pod, still marked, after its record was lost."""
-    if not device.netdev:
-        return
-    with Node(provider, None) as node:
-        if node.link_on_host(device.netdev):
-            return
-        held = Held(device.id, netdev=device.netdev)
-        apply(plan_release(held, node.observe_held(held, "")).home, node.do)
-
-
-def _release_stale(host: Host, record: Record) -> None:
-    """Release what a dead attachment left.
-
-    Raises:
-        HostFault: the device could not be taken back.
-        Busy: the kernel has not returned the netdev yet.
-    """
-    LOG.info("a stale attachment is released", extra={"device": record.device, "of": record.container})
-    outcome = release(host, record, None, None)
-    if outcome.problems:
-        why = "; ".join(outcome.problems)
-        raise HostFault(f"{record.device} is still half with container {record.container}: {why}")
-    if outcome.is_pending:
-        raise Busy(f"the netdev of {record.device} has not come back from the pod of container {record.container} yet")
-    try:
-        if ipam := remembered_ipam(host, record):
-            ipam.delete()
-    except UbError as error:  # its runtime will ask again, and GC too
-        LOG.warning("addresses of a stale attachment are not released", extra={"error": str(error)})
+            others = reclaim(host, device.id)
+            refuse_strangers(device.id, others, request.container, is_shared=conf.is_shared)
+            heal_unrecorded(device, provider)
+            return _Attaching(host, request, node, device, previous, provider.sharing(), others).run()
 
 
 @dataclass(slots=True)
@@ -159,10 +81,12 @@ class _Attaching:
     device: Device
     previous: Result
     sharing: Sharing
+    others: tuple[Record, ...]  # of pods that have the device too
     record: Record = field(init=False)
 
     def run(self) -> dict[str, Any]:
         conf = self.request.conf
+        self.device = self._our_share(self.device)
         want = self._wanted()
         seen = self.node.observe_link(want)
         self._refuse(want, seen)
@@ -188,7 +112,8 @@ class _Attaching:
     def _wanted(self) -> Wanted:
         conf = self.request.conf
         is_many_pods = self.sharing is Sharing.SHARED and self.node.provider.kind is Kind.RDMA
-        moves = conf.netdev == "auto" and self.device.netdev is not None and not is_many_pods
+        is_taken = any(other.link for other in self.others)
+        moves = conf.netdev == "auto" and self.device.netdev is not None and not (is_many_pods or is_taken)
         name = self._free_name() if conf.is_chained else self.request.ifname
         want = Wanted(self.device, name, self.device.netdev if moves else None, conf.mtu)
         return replace(want, **rates_of(conf, self.node.provider.kind))
@@ -210,14 +135,17 @@ class _Attaching:
             Conflict: somebody else than a ub-cni gave the device to the pod.
         """
         conf = self.request.conf
-        if conf.isolation == "exclusive" and self.sharing is not Sharing.EXCLUSIVE:
+        if not conf.is_shared and self.sharing is not Sharing.EXCLUSIVE:
             raise Unsupported(_SHARED.format(self.device.id))
         if want.link is None and (want.sending or want.receiving):
             raise InvalidRequest(
                 f"runtimeConfig.bandwidth limits a netdev, and {self.device.id} brings none to the pod"
             )
         if want.link is None and not conf.is_chained and conf.netdev != "none":
-            raise InvalidRequest(f"{self.device.id} has no netdev to be {want.ifname}: set netdev to none, or chain")
+            having = next((f", {owner_of(other)} has it" for other in self.others if other.link), "")
+            raise InvalidRequest(
+                f"{self.device.id} has no netdev to be {want.ifname}{having}: set netdev to none, or chain"
+            )
         has_address = bool(conf.ipam_type or self.previous.ips or (seen.host and self.node.host_addresses(seen.host)))
         results.refuse_inexpressible(conf.version, has_address=has_address)
         if not self.device.is_healthy:
@@ -251,7 +179,20 @@ class _Attaching:
             want.shaper,
             Delegate(ipam.type, dict(ipam.config), _delegate_environ(request)) if ipam else None,
             nodes=device.nodes,
+            is_shared=request.conf.is_shared,
         )
+
+    def _our_share(self, device: Device) -> Device:
+        """Return the device with the EIDs that are to be the pod's: all, or those of one of many pods.
+
+        Raises:
+            Exhausted: no EID is left.
+            InvalidRequest: something of the whole device was asked for.
+        """
+        if not self.request.conf.is_shared or self.node.provider.kind is Kind.RDMA:  # whose GIDs do not move
+            return device
+        refuse_for_many(device.id, self.request.conf.qos)
+        return share_of(device, self.others)
 
     def _exposed_by_us(self) -> tuple[str, ...]:
         """On a host that shares its devices the pod sees them anyway, and they are not ours to take away."""
@@ -326,9 +267,10 @@ class _Attaching:
     def _allocate(self) -> None:
         """Take the device from the host's manager, which may tell only then what it is made of.
 
-        The device plugin may have taken it for this pod before, then it is not ours to free.
+        The device plugin may have taken it for this pod before, then it is not ours to free. Pods that share it have it
+        together, and the last one frees it.
         """
-        if not self.record.is_allocated:
+        if not self.record.is_allocated or any(other.is_allocated for other in self.others):
             return
         try:
             self.node.provider.allocate(self.device.id)
@@ -336,7 +278,7 @@ class _Attaching:
             LOG.info("the device is allocated already", extra={"device": self.device.id, "error": str(error)})
             self._remember(replace(self.record, is_allocated=False))
         if not self.device.members:
-            self.device = self.node.provider.device(self.device.id)
+            self.device = self._our_share(self.node.provider.device(self.device.id))
             self._remember(replace(self.record, members=self.device.members, eids=_slots(self.device)))
 
     def _refuse_missing(self, missing: tuple[Step, ...]) -> None:

@@ -10,7 +10,8 @@ from dataclasses import replace
 
 from cni_ub import results
 from cni_ub.addresses import addresses_of, routes_of
-from cni_ub.attach import describe, ipam_of
+from cni_ub.attach import describe
+from cni_ub.delegate import ipam_of
 from cni_ub.errors import Drifted, UnknownAttachment
 from cni_ub.host import Host
 from cni_ub.node import Node

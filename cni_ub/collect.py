@@ -5,11 +5,12 @@ Source: containernetworking/cni SPEC.md 1.1.0, "GC"; reference/cni.md section 4,
 
 import logging
 
-from cni_ub.attach import PATIENCE, ipam_of, remembered_ipam
+from cni_ub.delegate import ipam_of, remembered_ipam
 from cni_ub.detach import NotReleased
 from cni_ub.host import Host
 from cni_ub.protocol import Request
 from cni_ub.release import release
+from cni_ub.stale import PATIENCE
 from ubhost.errors import UbError
 from ubhost.record import Record
 

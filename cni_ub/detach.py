@@ -5,10 +5,9 @@ Source: containernetworking/cni SPEC.md 1.1.0, "DEL"; reference/cni.md sections 
 
 import logging
 
-from cni_ub.attach import ipam_of, remembered_ipam
+from cni_ub.delegate import ipam_of, ipam_to_release
 from cni_ub.errors import DelegateMissing
 from cni_ub.host import Host
-from cni_ub.ipam import Ipam
 from cni_ub.node import Node
 from cni_ub.protocol import Request
 from cni_ub.release import release
@@ -36,7 +35,7 @@ def delete(host: Host, request: Request, pod: int | None) -> None:
         for record in records:
             with host.ledger.device_lock(record.device, PATIENCE):
                 if record.is_damaged or record in host.ledger.of_attachment(request.container, request.ifname):
-                    problems += release(host, record, pod, _delegate(host, request, record)).problems
+                    problems += release(host, record, pod, ipam_to_release(host, request, record)).problems
         if not records:  # an ADD that failed early may have left addresses behind
             problems += _delete_addresses(host, request)
     if problems:
@@ -71,15 +70,6 @@ def _unrecorded(host: Host, request: Request, pod: int | None) -> tuple[Record, 
     device = unowned.pop()
     LOG.warning("the record of an attachment is lost; its link tells what to release", extra={"device": device})
     return (Record(device, request.container, request.ifname, request.conf.name, is_damaged=True),)
-
-
-def _delegate(host: Host, request: Request, record: Record) -> Ipam | None:
-    """Return the plugin to release addresses with. One that is not there is asked for only if it may hold some."""
-    asked = ipam_of(host, request)
-    if asked is None:
-        return remembered_ipam(host, record)
-    holds_some = record.delegate is not None or record.is_damaged
-    return asked if holds_some or asked.is_there() else None
 
 
 def _delete_addresses(host: Host, request: Request) -> list[str]:

@@ -13,13 +13,14 @@ from ubhost.kernel.rtnl import Rtnl
 from ubhost.provider import Provider, Sharing
 
 
-def find_holder(provider: Provider, device_id: str, first: int | None) -> int | None:
+def find_holder(provider: Provider, device_id: str, first: int | None, others: frozenset[int]) -> int | None:
     """Return a new descriptor of the namespace that sees the device or has its netdev; ``None`` if there is none.
 
     It looks into every living namespace, so it is for damaged records only.
 
     Args:
         first: a namespace that may well be the one.
+        others: the inodes of namespaces that have it by a record of their own.
 
     Raises:
         Busy: the manager of the devices is down.
@@ -31,19 +32,19 @@ def find_holder(provider: Provider, device_id: str, first: int | None) -> int | 
         return None
     members = frozenset(device.members)
     if members and provider.sharing() is Sharing.EXCLUSIVE:
-        found = _first(lambda fd: not members.isdisjoint(provider.exposed(fd)), first)
+        found = _first(lambda fd: not members.isdisjoint(provider.exposed(fd)), first, others)
         if found is not None:
             return found
     netdev = device.netdev
     if netdev is None or _is_here(netdev):
         return None
-    return _first(lambda fd: _has_marked(fd, netdev), first)
+    return _first(lambda fd: _has_marked(fd, netdev), first, others)
 
 
-def _first(holds: Callable[[int], bool], first: int | None) -> int | None:
-    if first is not None and holds(first):
+def _first(holds: Callable[[int], bool], first: int | None, others: frozenset[int]) -> int | None:
+    if first is not None and netns.inode(first) not in others and holds(first):
         return os.dup(first)
-    for inode in sorted(netns.living() - {netns.own_inode()}):
+    for inode in sorted(netns.living() - {netns.own_inode()} - others):
         fd = netns.find_netns(inode)
         if fd is None:
             continue

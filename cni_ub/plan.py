@@ -313,11 +313,11 @@ def _plan_attributes(original: OriginalLink, link: Link, held: Held, seen: Seen)
 
 
 def _from_mark(link: Link) -> OriginalLink | None:
-    """Rebuild what we can when the record is lost: the link itself says its name and alias."""
+    """Rebuild what we can when the record is lost: the link itself says its name and alias, hardware its address."""
     found = read_mark(link.alias)
     if found is None:
         return None
-    return OriginalLink(found.name, link.index, 0, "", found.alias, link.qlen, is_up=False)
+    return OriginalLink(found.name, link.index, 0, link.permanent_mac, found.alias, link.qlen, is_up=False)
 
 
 def fallback_name(link: Link) -> str:

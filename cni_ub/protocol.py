@@ -73,6 +73,10 @@ class NetConf:
     prev_result: object = None
 
     @property
+    def is_shared(self) -> bool:
+        return self.isolation == "shared"
+
+    @property
     def is_chained(self) -> bool:
         return self.mode == "chained" or (self.mode == "auto" and self.prev_result is not None)
 

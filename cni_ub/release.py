@@ -22,7 +22,7 @@ from cni_ub.ipam import Ipam
 from cni_ub.node import Node
 from cni_ub.plan import Held, Release, Seen, plan_release
 from cni_ub.steps import SetServiceLevel, Step
-from ubhost.errors import Busy, InvalidRequest, NotFound, UbError
+from ubhost.errors import Busy, HostFault, InvalidRequest, NotFound, UbError
 from ubhost.kernel import netns
 from ubhost.model import Eid
 from ubhost.provider import Bandwidth, Device, EidSlot, Kind, Provider, Sharing
@@ -30,6 +30,10 @@ from ubhost.record import Record, State
 
 LOG = logging.getLogger("cni_ub")
 HOME_PATIENCE = 2.0  # seconds
+_LOST = (
+    "a record and its copy are damaged: name, EIDs and bandwidth of the device are put back; its MTU, queue length,"
+    " alternative names, addresses and service levels of before are not known, and stay as the pod left them"
+)
 
 
 @dataclass(slots=True)
@@ -59,6 +63,7 @@ def release(host: Host, record: Record, pod: int | None, ipam: Ipam | None) -> O
         else:
             record = replace(record, members=held.members)
             if record.is_damaged:  # what is not known of it is made as of a free device
+                LOG.warning(_LOST, extra={"device": record.device, "of": record.container})
                 record = replace(record, is_allocated=True, is_zero_copy=True, limit_mbps=(0, 0))
             give_back = partial(_give_back_device, host, record, node, held, of_device)
             is_rdma = node.provider.kind is Kind.RDMA  # a soft one dies when its netdev leaves the namespace before it
@@ -82,7 +87,8 @@ def _give_back_device(host: Host, record: Record, node: Node, held: Held, outcom
     outcome.problems += _do(node, plan.device)
     outcome.problems += _do(node, plan.limits)
     outcome.problems += _end_zero_copy(host, record)
-    _free(node.provider, record, outcome)
+    if not any(other.is_allocated for other in others_of(host, record)):
+        _free(node.provider, record, outcome)
 
 
 def _bring_link_home(record: Record, node: Node, held: Held, ipam: Ipam | None, outcome: Outcome) -> None:
@@ -185,8 +191,11 @@ def _open_holder(host: Host, record: Record, given: int | None) -> int | None:
     Raises:
         UbError: nobody can tell, and the runtime named none.
     """
+    others = others_of(host, record)
     try:
-        found = find_holder(host.provider(), record.device, given)
+        if given is None and any(other.is_damaged for other in others):
+            raise HostFault(f"which pods have {record.device} is not known: more than one of its records is damaged")
+        found = find_holder(host.provider(), record.device, given, frozenset(other.netns_inode for other in others))
     except UbError:
         if given is None:
             raise
@@ -241,6 +250,11 @@ def _members_in(host: Host, record: Record, node: Node, device: Device | None) -
     return tuple(name for name in node.provider.exposed(node.pod) if name not in others)
 
 
+def others_of(host: Host, record: Record) -> tuple[Record, ...]:
+    """Return the records of the other pods that share a device."""
+    return tuple(r for r in host.ledger.of_device(record.device) if r.attachment != record.attachment)
+
+
 def _do(node: Node, steps: Iterable[Step]) -> list[str]:
     """Do the steps up to the first that fails."""
     for step in steps:
@@ -288,7 +302,8 @@ def holds_in_pod(host: Host, record: Record) -> bool:
                 return False
             held = held_by(host, record, node)
             seen = node.observe_held(held, record.link.pod_name if record.link else record.ifname)
-            return node.observe_device(seen, held.members, "").is_in_pod
+            seen = node.observe_device(seen, held.members, "", held.eids)
+            return seen.is_in_pod or not seen.eids.isdisjoint(held.eids)
     except UbError as error:  # who cannot be looked at is taken to be alive
         LOG.warning("an attachment cannot be looked at", extra={"device": record.device, "error": str(error)})
         return True

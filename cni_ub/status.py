@@ -3,12 +3,12 @@
 Source: containernetworking/cni SPEC.md 1.1.0, "STATUS"; reference/cni.md section 4, H39.
 """
 
-from cni_ub.attach import ipam_of
+from cni_ub.delegate import ipam_of
 from cni_ub.errors import Limited, NotReady
 from cni_ub.host import Host
 from cni_ub.protocol import NetConf, Request
 from ubhost.errors import UbError
-from ubhost.provider import Sharing
+from ubhost.provider import Device, Kind, Sharing
 
 
 def status(host: Host, request: Request) -> None:
@@ -41,13 +41,19 @@ def _refuse_unready(host: Host, request: Request) -> None:
         sharing = provider.sharing()
     except UbError as error:
         raise (Limited if held else NotReady)(str(error)) from error
-    if request.conf.isolation == "exclusive" and sharing is not Sharing.EXCLUSIVE:
+    if not request.conf.is_shared and sharing is not Sharing.EXCLUSIVE:
         raise NotReady("the host shares its devices with every network namespace (dev_sharing is on)")
     if lost := sorted(held.keys() - {device.id for device in devices}):
         raise Limited(f"devices of running pods are gone: {', '.join(lost)}")
     if not devices:
         raise NotReady("this host has no UB device")
-    if all(device.id in held for device in devices):
+    free = [device for device in devices if device.id not in held or _has_room(request.conf, device, provider.kind)]
+    if not free:
         raise NotReady(f"all {len(devices)} devices are in use")
-    if not any(device.is_healthy and device.id not in held for device in devices):
+    if not any(device.is_healthy for device in free):
         raise NotReady("none of the free devices is healthy")
+
+
+def _has_room(conf: NetConf, device: Device, kind: Kind) -> bool:
+    """Whether one more pod can share a device that others have."""
+    return conf.is_shared and (bool(device.eids) or kind is Kind.RDMA)

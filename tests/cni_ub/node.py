@@ -51,10 +51,11 @@ class SimulatedNode:
     pods: list[str] = field(default_factory=list)
 
     @classmethod
-    def up(cls, folder: Path, devices: int) -> "SimulatedNode":
+    def up(cls, folder: Path, devices: int, more: str = "") -> "SimulatedNode":
+        """Start it; ``more`` are further lines of its scenario."""
         folder.mkdir(exist_ok=True)
         scenario = folder / "scenario.yaml"
-        scenario.write_text(SCENARIO % devices)
+        scenario.write_text(SCENARIO % devices + more)
         supernode.up(scenario, folder / "up")
         node = cls(folder, devices)
         node.ipam = Ipam(folder / "ipam")
@@ -138,6 +139,10 @@ class SimulatedNode:
         command = [sys.executable, "-m", "ubnode", "attachments", "--repair"]
         subprocess.run(command, env=environ, check=False, stdout=subprocess.DEVNULL)
 
+    def happen(self, do: str, **what: object) -> None:
+        """Give the simulator an order, such as to unplug a device."""
+        control.order(self._control, {"do": do, **what})
+
     def take_away(self, member: str, pod: str) -> None:
         """Un-expose a kernel device behind the plugin's back."""
         with Path(pod).open("rb") as netns:
@@ -205,6 +210,10 @@ class SimulatedNode:
     def link_in(self, pod: str, name: str) -> Link | None:
         with Path(pod).open("rb") as netns, Rtnl(netns.fileno()) as rtnl:
             return rtnl.link(name)
+
+    def eids_in(self, pod: str) -> set[str]:
+        with Path(pod).open("rb") as netns:
+            return {str(slot.eid) for slot in providers.choose(Roots(self.root)).visible(netns.fileno())}
 
     def names_in(self, pod: str) -> set[str]:
         with Path(pod).open("rb") as netns, Rtnl(netns.fileno()) as rtnl:

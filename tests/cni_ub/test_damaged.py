@@ -2,6 +2,7 @@
 
 import errno
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,9 +27,42 @@ def conf(request: pytest.FixtureRequest, machine: Machine, pod: str) -> dict[str
     return conf
 
 
-def tear(machine: Machine) -> None:
-    (record,) = Path(machine.root, "var/lib/ub-node/attachments").iterdir()
-    record.write_text("")
+def tear(machine: Machine, *, copy: bool = True) -> None:
+    """Empty the record of the only attachment, and the copy of it."""
+    ledger = machine.host.ledger
+    for folder in (ledger.folder, ledger.copies) if copy else (ledger.folder,):
+        (record,) = folder.iterdir()
+        record.write_text("")
+
+
+def test_a_record_that_is_damaged_is_read_from_its_copy(machine: Machine, pod: str) -> None:
+    ip("link property add dev ipourma1 altname enp7")
+    machine.provider.set_service_level("udma2", 7, 3)
+    before = whole(machine)
+    qos = {"minMbps": 80, "maxMbps": 800, "serviceLevel": 5, "priority": 3}
+    assert machine.call("ADD", machine.conf(mtu=1400, qos=qos, ipam={"type": "obedient"}), pod=pod).code == 0
+    tear(machine, copy=False)
+    assert "c1" in machine.call("ADD", machine.conf(), pod=machine.new_pod("pod-2"), container="c2").error[1]
+    assert [found.condition for found in reconcile.repair(machine.host)] == [Condition.HEALTHY]
+    ip("-n pod-1 link set net1 address 02:00:00:00:00:77")
+    assert machine.call("DEL", machine.conf(), pod=pod).code == 0
+    assert whole(machine) == before
+    assert machine.ipam.calls == ["ADD", "DEL"]
+    assert list(machine.host.ledger.copies.iterdir()) == []
+
+
+def test_a_copy_that_cannot_be_written_is_none_rather_than_an_old_one(machine: Machine, pod: str) -> None:
+    copies = machine.host.ledger.copies
+    copies.mkdir(parents=True)
+    (copies / "urma_1@c1@net1.json").mkdir()
+    assert machine.call("ADD", machine.conf(), pod=pod).code == 0
+    assert machine.call("DEL", machine.conf(), pod=pod).code == 0
+
+
+def whole(machine: Machine) -> tuple[Any, ...]:
+    members = ("bonding_dev_1", "udma2", "udma3")
+    levels = [machine.provider.service_levels(member) for member in members]
+    return machine.state(), levels, machine.provider.bandwidth("urma_1")
 
 
 def test_the_device_of_a_living_pod_is_not_given_to_another(

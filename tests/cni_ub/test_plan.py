@@ -20,7 +20,7 @@ from cni_ub.plan import (
     read_mark,
     refuse_taken_name,
 )
-from cni_ub.steps import Expose, LimitReceiving, LimitSending, Move, MoveEids, SetAlias, SetMtu, SetUp, Side
+from cni_ub.steps import Expose, LimitReceiving, LimitSending, Move, MoveEids, SetAlias, SetMac, SetMtu, SetUp, Side
 from ubhost.errors import NotFound
 from ubhost.model import Link, Rate, Route
 from ubhost.provider import Bandwidth
@@ -88,6 +88,14 @@ def test_a_release_of_what_is_home_or_gone_plans_nothing() -> None:
 def test_a_link_whose_name_was_taken_at_home_comes_home_under_another() -> None:
     release = plan_release(Held(DEVICE.id, link=ORIGINAL), replace(THERE, host_names=frozenset({"ipourma1"})))
     assert release.home[0] == Move(Side.POD, "net1", Side.HOST, "ubcni7")
+
+
+def test_without_a_record_the_mark_gives_the_name_back_and_hardware_its_address() -> None:
+    assert THERE.pod
+    changed = replace(THERE, pod=replace(THERE.pod, mac="02:00:00:00:00:77", permanent_mac="02:00:00:00:00:01"))
+    release = plan_release(Held(DEVICE.id, netdev="ipourma1"), changed)
+    assert release.home[0] == Move(Side.POD, "net1", Side.HOST, "ipourma1")
+    assert SetMac(Side.HOST, "ipourma1", "02:00:00:00:00:01", "02:00:00:00:00:77") in release.home
 
 
 def test_addresses_and_routes_are_planned_once() -> None:

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from ubhost.errors import InvalidRequest, NotFound, UbError, Unsupported
-from ubhost.kernel.netns import inode
+from ubhost.kernel.netns import inode, own_inode
 from ubhost.kernel.netsysfs import sysfs_of
 from ubhost.provider import Kind, Provider
 from ubhost.providers.rdma import RdmaProvider
@@ -65,8 +65,9 @@ def _sim(roots: Roots) -> Provider:
 
     @contextmanager
     def view(ubcore: Ubcore, netns: int) -> Iterator[Path]:
+        number = inode(netns)
         ubcore.show_system(netns)  # lets the simulator know the namespace, as a kernel would
-        yield roots.simulator / "netns" / str(inode(netns)) / "class/ubcore"
+        yield (roots.sys if number == own_inode() else roots.simulator / "netns" / str(number)) / "class/ubcore"
 
     return UbcoreProvider(Kind.SIM, roots, Ubcore(lambda: SimulatorChannel(socket)), view)
 

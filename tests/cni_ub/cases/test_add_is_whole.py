@@ -63,6 +63,14 @@ def test_h15_a_driver_that_refuses_half_way_undoes_the_add(
     attach(node, pod)
 
 
+@pytest.mark.parametrize("qos", [{}, {"minMbps": 0, "maxMbps": 0}, {"maxMbps": None}])
+def test_h15_what_nobody_asked_to_set_is_not_set(node: SimulatedNode, pod: str, qos: dict[str, int | None]) -> None:
+    for operation in ("set_bandwidth", "set_service_level"):
+        node.fault(operation, errno="EIO", count=100)
+    attach(node, pod, qos=qos)
+    assert node.call("DEL", node.conf(qos=qos), pod=pod).code == 0
+
+
 def test_h17_what_cannot_be_expressed_is_refused_with_nothing_done(node: SimulatedNode, pod: str) -> None:
     before = node.state()
     conf = node.conf(cniVersion="0.2.0", netdev="none")

@@ -121,3 +121,25 @@ def test_h39_status_is_quick_and_says_what_is_wrong(node: SimulatedNode, pod: st
 
 def test_h39_status_on_a_host_without_a_driver(node: SimulatedNode, tmp_path: Path) -> None:
     assert node.call("STATUS", node.conf(), UB_ROOT=str(tmp_path)).error[0] == 50
+
+
+def test_h39_status_on_a_host_whose_driver_is_gone_from_under_its_pods(
+    node: SimulatedNode, pod: str, tmp_path: Path
+) -> None:
+    attach(node, pod)
+    attachments = tmp_path / "var/lib/ub-node/attachments"
+    attachments.mkdir(parents=True)
+    (attachments / node.record().name).write_bytes(node.record().read_bytes())
+    assert node.call("STATUS", node.conf(), UB_ROOT=str(tmp_path)).error[0] == 51
+
+
+def test_h39_status_writes_nothing(node: SimulatedNode) -> None:
+    before = written(node)
+    assert node.call("STATUS", node.conf()).code == 0
+    assert written(node) == before
+
+
+def written(node: SimulatedNode) -> dict[Path, int]:
+    """When each file of ours was written last; the locks are taken, not written."""
+    folders = (node.root / "var/lib/ub-node", node.root / "run/ub-node")
+    return {path: path.stat().st_mtime_ns for folder in folders for path in folder.rglob("*")}

@@ -2,7 +2,9 @@
 
 import json
 import os
+import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -38,6 +40,16 @@ def test_h40_check_finds_real_drift(node: SimulatedNode, pod: str, drift: str) -
     code, message = node.call("CHECK", node.conf(prevResult=result), pod=pod).error
     assert code == 104
     assert "urma_1" in message or "net1" in message
+
+
+@pytest.mark.parametrize("mischief", ["tc -n pod-1 qdisc del dev net1 root", "tc -n pod-1 qdisc del dev net1 ingress"])
+def test_h40_check_finds_shaping_that_is_gone(node: SimulatedNode, pod: str, mischief: str) -> None:
+    shaped: dict[str, Any] = {"runtimeConfig": {"bandwidth": {"ingressRate": 80_000_000, "egressRate": 80_000_000}}}
+    result = attach(node, pod, **shaped)
+    conf = node.conf(prevResult=result, **shaped)
+    assert node.call("CHECK", conf, pod=pod).code == 0
+    subprocess.run(mischief.split(), check=True)
+    assert node.call("CHECK", conf, pod=pod).error[0] == 104
 
 
 def test_h40_check_finds_a_device_that_was_taken_away(node: SimulatedNode, pod: str) -> None:

@@ -38,6 +38,23 @@ def test_h27_a_late_del_does_not_touch_the_next_owner(node: SimulatedNode, pod: 
     assert node.link_in(second, "net1")
 
 
+def test_pods_that_share_a_device_have_eids_of_their_own(node: SimulatedNode) -> None:
+    before = node.state()
+    conf = node.conf(isolation="shared", netdev="none")
+    del conf["ipam"]
+    pods = {f"c{number}": node.new_pod(f"pod-{number}") for number in (1, 2)}
+    seen = []
+    for container, pod in pods.items():
+        assert node.call("ADD", conf, pod=pod, container=container).code == 0
+        seen.append(node.eids_in(pod))
+    assert all(seen)
+    assert seen[0].isdisjoint(seen[1])
+    assert node.call("DEL", conf, pod=pods["c1"], container="c1").code == 0
+    assert (node.eids_in(pods["c1"]), node.eids_in(pods["c2"])) == (set(), seen[1])
+    assert node.call("DEL", conf, pod=pods["c2"], container="c2").code == 0
+    assert node.state() == before
+
+
 def test_h30_a_record_of_another_boot_is_reclaimed(node: SimulatedNode, pod: str) -> None:
     address = node.netdevs()["ipourma1"][1]
     attach(node, pod)

@@ -1,7 +1,12 @@
 """D. Every version of CNI, in its own form and with the verbs that it has."""
 
+import json
+import os
+import subprocess
+
 import pytest
 
+from tests.cni_ub.machine import EXECUTABLE, REPOSITORY
 from tests.cni_ub.node import SimulatedNode, attach
 
 pytestmark = pytest.mark.kernel
@@ -22,6 +27,23 @@ def test_h41_version_asks_for_nothing(node: SimulatedNode) -> None:
     for stdin in (b'{"cniVersion":"0.4.0"}', b"", None):
         answer = node.call("VERSION", stdin, **dummies)
         assert (answer.code, answer.document["supportedVersions"]) == (0, VERSIONS)
+
+
+def test_h41_version_does_not_wait_for_a_stdin_that_nobody_closes(node: SimulatedNode) -> None:
+    asking, answering = os.pipe()
+    try:
+        ran = subprocess.run(
+            EXECUTABLE,
+            stdin=asking,
+            env={"CNI_COMMAND": "VERSION", "PYTHONPATH": str(REPOSITORY), "UB_ROOT": str(node.root)},
+            capture_output=True,
+            timeout=60,
+            check=True,
+        )
+    finally:
+        os.close(asking)
+        os.close(answering)
+    assert json.loads(ran.stdout)["supportedVersions"] == VERSIONS
 
 
 @pytest.mark.parametrize("version", VERSIONS)
