@@ -7,47 +7,35 @@ time; others of that volume wait a little.
 
 import logging
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from csi_ub import mountgroup, propagation
-from csi_ub.blocks import Blocks, Shown, size_of
+from csi_ub.blocks import size_of
 from csi_ub.engines.base import Reach
 from csi_ub.locks import hold
 from csi_ub.memory import handover
-from csi_ub.model import AccessMode, Attachment, Capability, VolumeType
+from csi_ub.model import AccessMode, Capability, VolumeType
 from csi_ub.mounter import Mounter, canonical, see
-from csi_ub.noderecord import Debts, NodeRecord, NodeRecords, Use
-from csi_ub.plan import Seen, plan_mount, plan_unmount
+from csi_ub.nodemounts import NodeMounts
+from csi_ub.noderecord import NodeRecord, Use
+from csi_ub.plan import Seen, plan_mount
 from csi_ub.reasons import InUse, NotStaged
-from csi_ub.share import boot_id
 from csi_ub.steps import Bind
-from csi_ub.uses import is_read_only_on, refuse_second_target, refuse_writing, use_for
-from csi_ub.volumes import Volumes
+from csi_ub.uses import is_read_only_on, refuse_second_target, refuse_writing
 from ubhost.apply import apply
 from ubhost.errors import Conflict, HostFault, UbError
 from ubhost.kernel import mountinfo
-from ubhost.kernel.mountinfo import Origin
 from ubhost.kernel.mounts import Attribute
-
-Table = tuple[mountinfo.Mount, ...]
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class NodeVolumes:
-    """The volumes of node ``volumes.node``.
-
-    ``run`` is the folder for its records and locks, which die with the mounts; ``debts`` outlive a reboot.
-    """
-
-    volumes: Volumes
-    run: Path
-    debts: Debts
-    is_alone: bool = field(default_factory=propagation.is_alone)  # see csi_ub.propagation
+class NodeVolumes(NodeMounts):
+    """The volumes of node ``volumes.node``."""
 
     def open(self) -> None:
         """Make the folders for records and locks, and sweep out records that a killed driver did not finish."""
@@ -225,121 +213,10 @@ class NodeVolumes:
             is_read_only = bool(use.attributes & Attribute.RDONLY)
             handover.write(self.run, pod, reach.volume, nodes, is_read_only=is_read_only)
 
-    @property
-    def inline(self) -> Path:
-        """Where volumes that pods bring are staged, and noted."""
-        return self.run / "inline"
-
-    @property
-    def blocks(self) -> Blocks:
-        """The devices of volumes of type block."""
-        return Blocks(self.volumes.node, self.run / "blocks")
-
-    @property
-    def _locks(self) -> Path:
-        return self.run / "locks"
-
-    @property
-    def _records(self) -> NodeRecords:
-        return NodeRecords(self.run)
-
-    @contextmanager
-    def _source(self, reach: Reach) -> Iterator[tuple[int, Origin, Table]]:
-        """Bring a volume here; open the folder to bind, tell what its mounts will show, and what is mounted now."""
-        source = self.volumes.engine(reach).stage(reach)
-        try:
-            table = mountinfo.read()
-            yield source, mountinfo.origin(table, source), table
-        finally:
-            os.close(source)
-
-    @contextmanager
-    def _noted(self, before: NodeRecord, after: NodeRecord) -> Iterator[None]:
-        """Write down what is wanted before it is done; take the note back if it cannot be done."""
-        self._records.write(after)
-        try:
-            yield
-        except BaseException:
-            self._records.write(before)
-            raise
-
-    def _revived(self, record: NodeRecord, reach: Reach, staging: Path) -> NodeRecord:
-        """Return the record of a staged volume whose data daemon lives; a dead one is started again, and restaged."""
-        if str(staging) not in record.staged or self.volumes.engine(reach).is_alive(reach):
-            return record
-        with self._source(reach) as (source, origin, table):
-            after = record.at_origin(origin)
-            bind = Bind(str(staging), origin, record.staged[str(staging)].attributes)
-            with self._noted(record, after):
-                apply(plan_mount(bind, see(staging, table), frozenset(after.former)), Mounter(source).do)
-        return after
-
-    @contextmanager
-    def _shown(self, reach: Reach, record: NodeRecord, staging: Path, use: Use) -> Iterator[Shown]:
-        """Give what pods are to see of a staged volume: its folder, or the device that its disk becomes for it.
-
-        If the body fails, a device that no pod has is given up again.
-        """
-        if not record.is_block:
-            yield Shown(record.origin, frozenset(record.former), lambda: _open_staged(record, staging))
-            return
-        os.close(_open_staged(record, staging))
-        is_read_only = bool(use.attributes & Attribute.RDONLY)
-        try:
-            with self._source(reach) as (data, _, _):  # its engine's mount, so that staging is not held
-                shown = self.blocks.attach(record.volume, data, size_of(reach), is_read_only=is_read_only)
-            yield shown
-        except BaseException:
-            with suppress(UbError):  # what was wrong first is what counts
-                self.blocks.release(record.volume)
-            raise
-
-    def _devices(self, volume_id: str, record: NodeRecord | None) -> frozenset[Origin]:
-        """Return what mounts of a volume's devices show; nothing for volumes of other types."""
-        return self.blocks.origins(volume_id) if record is None or record.is_block else frozenset()
-
-    def _unmount(self, volume_id: str, record: NodeRecord | None, target: Path, table: Table, *, remove: bool) -> None:
-        """Unmount the volume from ``target``. What was not recorded is ours if it shows what the volume would show."""
-        seen = see(target, table)
-        ours, dead, devices = frozenset[Origin](), frozenset[Origin](), self._devices(volume_id, record)
-        if record:
-            reach = self.volumes.again(volume_id, record.context)
-            is_alive = not seen.mounts or self.volumes.engine(reach).is_alive(reach)
-            ours, dead = frozenset({record.origin}), frozenset(record.former)
-            if not is_alive:
-                dead |= ours
-        elif seen.mounts and not devices and self.volumes.own(volume_id):
-            with self._source(self.volumes.find(volume_id, {})) as (_, origin, _):
-                ours = frozenset({origin})
-        is_device = remove and (record.is_block if record else bool(devices))
-        for step in plan_unmount(str(target), seen, ours | devices, remove=remove, dead=dead, is_device=is_device):
-            Mounter().do(step)
-
-    def _use(self, capability: Capability, reach: Reach, *, is_read_only: bool) -> Use:
-        has_devices = self.volumes.engine(reach).has_devices
-        return use_for(capability, reach.context, is_read_only=is_read_only, has_devices=has_devices)
-
-    def _attach(self, reach: Reach, record: NodeRecord, mode: AccessMode) -> None:
-        """Let the owner note how this node uses the volume. The one writer among readers is that while it writes."""
-        writes = record.writes or mode is not AccessMode.MULTI_NODE_SINGLE_WRITER
-        self.volumes.engine(reach).attach(reach, Attachment(self.volumes.node, mode, boot_id(), writes))
-
-    def _detach(self, reach: Reach) -> None:
-        self.volumes.engine(reach).detach(reach, self.volumes.node)
-        self.debts.remove(reach.volume)
-
 
 def _existing(path: Path) -> Path:
     """Return the nearest folder above ``path`` that exists."""
     return next(each for each in path.parents if each.exists())
-
-
-def _open_staged(record: NodeRecord, staging: Path) -> int:
-    """Return a descriptor of the staged volume, after seeing that the mount there is this volume's."""
-    mounted = mountinfo.at(mountinfo.read_at(staging), staging)
-    if not mounted or mounted[-1].origin != record.origin:
-        raise NotStaged(f"volume {record.volume} is not mounted at {staging}: stage it again")
-    return os.open(staging, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
 
 
 def _refuse_other(recorded: Use | None, use: Use, target: Path, seen: Seen) -> None:

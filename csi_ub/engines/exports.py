@@ -119,7 +119,7 @@ def address(host: str) -> str:
     try:
         return str(socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][4][0])
     except OSError as error:
-        raise HostFault(f"cannot look up {host}: {error}") from error
+        raise HostFault(f"cannot look up {host}: {error.strerror or error}") from error
 
 
 def bracketed(host: str) -> str:

@@ -102,7 +102,9 @@ class NfsMounts:
             with socket.create_connection((host, served.port), timeout=_CONNECT_S) as known:
                 own = known.getsockname()[0]
         except OSError as error:
-            raise Unreachable(f"{host} does not serve {volume_id} at port {served.port}: {error}") from error
+            raise Unreachable(
+                f"{host} does not serve {volume_id} at port {served.port}: {error.strerror or error}"
+            ) from error
         point.mkdir(exist_ok=True, mode=0o700)
         source = f"{bracketed(host)}:{served.export}"
         data = f"{_OPTIONS},port={served.port},addr={host},clientaddr={own}"

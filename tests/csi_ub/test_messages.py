@@ -3,6 +3,7 @@
 Requests are made at random: what would do, with a few fields set to other values that a driver can meet.
 """
 
+import os
 import random
 import re
 from collections.abc import Callable, Sequence
@@ -18,6 +19,7 @@ from ubproto.csi.v1 import csi_pb2_grpc
 
 from csi_ub.model import new_id
 from tests.csi_ub.driver import Driver, capability
+from ubhost.kernel import loop
 
 _OF_THE_PROGRAM = re.compile(
     r"<[a-zA-Z_.]+|\b[A-Z]\w*\(| object at |\b(None|True|False)\b|[\[({]'|set\(|PosixPath|Traceback|Errno"
@@ -29,18 +31,19 @@ _MAPS: dict[str, dict[str, Sequence[str]]] = {
         "maxStaleness": ("5s", "7s", "x"),
         "replicas": ("1", "3", "x"),
         "pool": ("default", "x"),
-        "engine": ("bind", "glusterfs", "syncthing", "ub-shm", "x"),
+        "engine": ("bind", "glusterfs", "nfs", "syncthing", "ub-shm", "x"),
         "writers": ("multi", "single"),
         "switchPolicy": ("all-ready", "per-node"),
     },
     "mutable_parameters": {"maxStaleness": ("5s", "x"), "consistency": ("strong", "eventual", "x"), "y": ("x",)},
     "volume_context": {
         "owner": ("node0", "node1"),
-        "engine": ("bind", "glusterfs", "syncthing", "ub-shm", "x"),
-        "type": ("filesystem", "model", "x"),
+        "engine": ("bind", "glusterfs", "nfs", "syncthing", "ub-shm", "x"),
+        "type": ("filesystem", "model", "block", "x"),
         "consistency": ("strong", "eventual", "x"),
         "path": ("/", "x", "/nowhere"),
         "port": ("24100", "x"),
+        "served": ("/nowhere", "x"),
         "maxStaleness": ("5s", "x"),
         "switchPolicy": ("per-node", "x"),
         "csi.storage.k8s.io/ephemeral": ("true",),
@@ -98,14 +101,28 @@ class Requests:
 
 
 @pytest.mark.kernel
-@pytest.mark.parametrize("seed", range(3))
-def test_no_refusal_shows_a_piece_of_the_program_and_none_is_a_bug(driver: Driver, tmp_path: Path, seed: int) -> None:
+@pytest.mark.parametrize(("seed", "kind"), [(0, "filesystem"), (1, "filesystem"), (2, "filesystem"), (3, "block")])
+def test_no_refusal_shows_a_piece_of_the_program_and_none_is_a_bug(
+    driver: Driver, tmp_path: Path, seed: int, kind: str
+) -> None:
+    if kind == "block" and not os.access("/dev/loop-control", os.W_OK):
+        pytest.skip("loop devices need the machine's own root")
     folder = tmp_path / "kubelet"
     (folder / "full").mkdir(parents=True)
     (folder / "full/file").touch()
     (folder / "empty").mkdir()
     (folder / "link").symlink_to("empty")
-    volumes = [driver.create(name, 1 << 20) for name in ("a", "b")]
+    use, parameters = capability(block=kind == "block"), {"type": kind}
+    made = [
+        csi.CreateVolumeRequest(
+            name=name,
+            volume_capabilities=[use],
+            parameters=parameters,
+            capacity_range=csi.CapacityRange(required_bytes=1 << 20),
+        )
+        for name in ("a", "b")
+    ]
+    volumes = [driver.controller.CreateVolume(request).volume for request in made]
     snapshot = csi.CreateSnapshotRequest(name="s", source_volume_id=volumes[0].volume_id)
     snapshot_id = driver.controller.CreateSnapshot(snapshot).snapshot.snapshot_id
     paths = ["", "/", "x", *(str(folder / name) for name in ("empty", "link", "full", "full/file", "new"))]
@@ -115,8 +132,9 @@ def test_no_refusal_shows_a_piece_of_the_program_and_none_is_a_bug(driver: Drive
         "node_id": "node0",
         "volume_id": volumes[0].volume_id,
         "volume_context": volumes[0].volume_context,
-        "volume_capability": capability(),
-        "volume_capabilities": [capability()],
+        "volume_capability": use,
+        "volume_capabilities": [use],
+        "parameters": parameters,
         "capacity_range": csi.CapacityRange(required_bytes=1 << 20),
         "source_volume_id": volumes[0].volume_id,
         "source_volume_ids": [each.volume_id for each in volumes],
@@ -138,8 +156,8 @@ def test_no_refusal_shows_a_piece_of_the_program_and_none_is_a_bug(driver: Drive
     requests, refusals = Requests(seed, good, others), set()
     calls = [each for name in ("Controller", "GroupController", "Node") for each in _methods(name, driver.channel)]
     for _ in range(600):
-        kind, call = requests.random.choice(calls)
-        request = requests.make(kind)
+        message, call = requests.random.choice(calls)
+        request = requests.make(message)
         try:
             call(request)
         except grpc.RpcError as caught:
@@ -148,6 +166,9 @@ def test_no_refusal_shows_a_piece_of_the_program_and_none_is_a_bug(driver: Drive
             assert error.code() not in (grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN), (request, error.details())
             assert not _OF_THE_PROGRAM.search(error.details()), (request, error.details())
     assert len(refusals) > 50  # or the requests were all alike
+    for device in loop.all_attached():
+        if device.name[:48] in ids:
+            loop.detach(device.number)
 
 
 def _methods(service: str, channel: grpc.Channel) -> list[tuple[type[Message], Callable[[Any], Any]]]:
