@@ -163,9 +163,7 @@ def _node(args: argparse.Namespace) -> Shown:
             "class": pod["class"],
             "bytes": pod["memory_by_node"].get(str(args.number), 0),
             "bound": sorted(
-                c["container"]
-                for c in pod["containers"]
-                if args.number in cpulist.parse(c["files"].get("cpuset.mems", ""))
+                c["container"] for c in pod["containers"] if args.number in cpulist.parse(c["effective_mems"])
             ),
         }
         for pod in pods

@@ -60,7 +60,12 @@ class Exposition:
         yield _labelled("pods", "Pods that run, by class", ("class",), _pairs(state["pods"]))
         yield _labelled("capability", "1 if this kernel has a cgroup file", ("file",), _pairs(state["capabilities"]))
         yield _labelled("cgroup_mode", "1 for the hierarchy of this node", ("mode",), [((state["cgroup_mode"],), 1.0)])
-        yield _labelled("remote_bytes", "Borrowed memory of a pod", ("namespace", "pod"), self._report.remote_bytes())
+        report = self._report
+        yield _labelled("remote_bytes", "Borrowed memory of a pod", ("namespace", "pod"), report.remote_bytes())
+        help_ = "Containers that may use borrowed memory"
+        yield _labelled("remote_containers", help_, ("class",), report.remote_containers())
+        help_ = "Memory of a pod on other NUMA nodes than those it is bound to"
+        yield _labelled("away_bytes", help_, ("namespace", "pod"), report.away_bytes())
         kills = CounterMetricFamily(
             PREFIX + "oom_kills", "Processes killed for want of memory", labels=("namespace", "pod", "class")
         )

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nri_qos import counters, cpulist, irqs, knobs
+from nri_qos import claims, counters, cpulist, irqs, knobs
 from nri_qos.census import Household, Tenant, take
 from nri_qos.cgroup import Mode
 from nri_qos.files import Gone, Hierarchy
@@ -80,12 +80,34 @@ class Report:
         if census is None or not census[0].remote:
             return []
         node, households = census
+        return [
+            ((house.sandbox.pod.namespace, house.sandbox.pod.name), float(remote))
+            for house in households
+            if (remote := sum(size for numa, size in self.memory(house.folder).items() if numa in node.remote))
+        ]
+
+    def remote_containers(self) -> list[tuple[tuple[str, ...], float]]:
+        """Return ((class,), containers that the kernel lets use borrowed memory), whoever allowed it."""
+        census = self._census()
+        if census is None or not census[0].remote:
+            return []
+        node, households = census
+        found = Counter(
+            house.qos.value for house in households for t in house.tenants if self._mems(t.folder) & node.remote
+        )
+        return [((qos,), float(count)) for qos, count in found.items()]
+
+    def away_bytes(self) -> list[tuple[tuple[str, ...], float]]:
+        """Return ((namespace, pod), bytes on other NUMA nodes than its own) of the pods that are bound to some."""
+        census = self._census()
         found: list[tuple[tuple[str, ...], float]] = []
-        for house in households:
-            used = self.memory(house.folder)
-            remote = sum(size for numa, size in used.items() if numa in node.remote)
-            if remote:
-                found.append(((house.sandbox.pod.namespace, house.sandbox.pod.name), float(remote)))
+        for house in census[1] if census else ():
+            bound = [tenant.member.decision.placement for tenant in house.tenants]
+            own = [place.nodes for place in bound if place is not None and place.nodes is not None]
+            if len(own) == len(bound):
+                nodes = frozenset[int]().union(*own)
+                away = sum(size for numa, size in self.memory(house.folder).items() if numa not in nodes)
+                found.append(((house.sandbox.pod.namespace, house.sandbox.pod.name), float(away)))
         return found
 
     def oom_kills(self) -> list[tuple[tuple[str, ...], float]]:
@@ -96,16 +118,10 @@ class Report:
         census = self._census()
         found: list[tuple[tuple[str, ...], float]] = []
         for house in census[1] if census else ():
-            pod, kills = house.sandbox.pod, self._field(house.folder, "memory.events", "oom_kill")
+            pod, kills = house.sandbox.pod, counters.fields(self._read(house.folder, "memory.events")).get("oom_kill")
             if kills:
                 found.append(((pod.namespace, pod.name, house.qos.value), float(kills)))
         return found
-
-    def _field(self, folder: str | None, file: str, name: str) -> int:
-        try:
-            return counters.fields(self.files.read(folder, file)).get(name, 0) if folder is not None else 0
-        except (OSError, Gone):
-            return 0
 
     def pods(self) -> list[dict[str, Any]]:
         """Return a row for each pod that runs, with its containers."""
@@ -116,12 +132,20 @@ class Report:
 
     def memory(self, folder: str | None) -> dict[int, int]:
         """Return the bytes that a cgroup has on each NUMA node."""
+        return counters.memory_by_node(self._read(folder, "memory.numa_stat"))
+
+    def _mems(self, folder: str | None) -> frozenset[int]:
+        """Return the NUMA nodes on which the kernel lets a container have memory."""
+        return claims.ids(self._read(folder, "cpuset.mems.effective") or self._read(folder, "cpuset.mems"))
+
+    def _read(self, folder: str | None, file: str) -> str:
+        """Return what a file says; nothing if it is not there."""
         if folder is None:
-            return {}
+            return ""
         try:
-            return counters.memory_by_node(self.files.read(folder, "memory.numa_stat"))
+            return self.files.read(folder, file)
         except (OSError, Gone):
-            return {}
+            return ""
 
     def _census(self) -> tuple[Node, tuple[Household, ...]] | None:
         try:
@@ -159,6 +183,7 @@ class Report:
             "cpus": None if member.decision.cpus is None else cpulist.render(member.decision.cpus),
             "mems": None if member.decision.mems is None else cpulist.render(member.decision.mems),
             "own_cpus": cpulist.render(member.own_cpus),
+            "effective_mems": cpulist.render(self._mems(tenant.folder)),
             "irqs": irqs.on(self.irqs, member.own_cpus),
             "why": list(member.decision.reasons),
             "files": self._files(tenant.folder),

@@ -27,6 +27,7 @@ class Quarrel:
 
     rounds: int = 0
     wait: int = 0  # periods until the next attempt
+    is_refused: bool = False  # the kernel did not take it, so nobody need have changed it
 
 
 @dataclass
@@ -146,13 +147,16 @@ class Writer:
         for change in changes:
             try:
                 self._write(change)
-                report.written += 1
-                self.counts["writes", change.file] += 1
             except Gone:
                 report.gone.add(change.cgroup)
             except OSError as error:
                 self._complain(change, error)
-                self._retreat(change.place)
+                self._retreat(change.place).is_refused = True
+            else:
+                report.written += 1
+                self.counts["writes", change.file] += 1
+                if (quarrel := self._quarrels.get(change.place)) is not None:
+                    quarrel.is_refused = False
 
     def _wanted(self, setting: Setting, text: str) -> str | None:
         """Return the value to write, ``None`` if there is none; count it if somebody else changed what we wrote."""
@@ -161,7 +165,9 @@ class Writer:
             if entry is None or not entry.is_ours(text):
                 return None
             return entry.original
-        stood = entry is not None and is_same(setting.file, entry.written, setting.value)
+        quarrel = self._quarrels.get(setting.place)
+        is_refused = quarrel is not None and quarrel.is_refused
+        stood = entry is not None and not is_refused and is_same(setting.file, entry.written, setting.value)
         if stood and not is_same(setting.file, text, setting.value):
             self.counts["drift", setting.file] += 1
             self._retreat(setting.place)
@@ -273,8 +279,9 @@ class Writer:
         quarrel.wait -= 1
         return True
 
-    def _retreat(self, place: Place) -> None:
+    def _retreat(self, place: Place) -> Quarrel:
         """Wait before the next attempt: not at all the first time, then twice as long each time."""
         quarrel = self._quarrels.setdefault(place, Quarrel())
         quarrel.wait = min(2**quarrel.rounds - 1, LONGEST_RETREAT)
         quarrel.rounds += 1
+        return quarrel

@@ -103,3 +103,15 @@ def test_a_node_that_came_late_has_users_that_are_listed_before_it_is_returned(
     tree.write(batch, "memory.numa_stat", "anon N0=1 N2=1048576")
     lines = ubnode(root, "node", "2", "--users").splitlines()
     assert lines[1].split() == ["shop/batch", "BE", "1.0", "MiB", "app"]
+
+
+def test_who_may_use_a_borrowed_node_because_nothing_forbids_it_is_listed_too(
+    runtime: Runtime, plugin: Plugin, tree: Tree, root: Path
+) -> None:
+    """(E13) An empty list of nodes means those of the parent, so what counts is what is effective."""
+    plugin.start(config=PERIOD)
+    runtime.register()
+    _, inner = start_pod(runtime, tree, "plain", None)
+    tree.write(inner, "cpuset.mems.effective", "0-2")
+    lines = ubnode(root, "node", "2", "--users").splitlines()
+    assert lines[1].split() == ["shop/plain", "undeclared", "0.0", "MiB", "app"]

@@ -67,6 +67,8 @@ def test_metrics_tell_decisions_quota_session_and_capabilities(running: int, run
         'ub_qos_cgroup_mode{mode="v2"} 1.0',
         'ub_qos_capability{file="cpu.max"} 1.0',
         'ub_qos_remote_bytes{namespace="shop",pod="batch"} 3.145728e+06',
+        'ub_qos_remote_containers{class="BE"} 1.0',
+        'ub_qos_away_bytes{namespace="shop",pod="db"} 3.145728e+06',
         'ub_qos_oom_kills_total{class="HLS",namespace="shop",pod="db"} 1.0',
         'ub_qos_handler_seconds_count{method="CreateContainer"} 3.0',
     ):

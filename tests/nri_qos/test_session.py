@@ -314,6 +314,7 @@ def test_a_wrong_start_ends_in_one_clear_error(
         cwd=TOP,
         capture_output=True,
         text=True,
+        timeout=120,
     )
     assert done.returncode == 2
     assert complaint in done.stderr

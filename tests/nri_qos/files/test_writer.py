@@ -9,7 +9,7 @@ import pytest
 from nri_qos.files import Hierarchy
 from nri_qos.journal import Journal
 from nri_qos.restore import restore
-from nri_qos.settings import Setting
+from nri_qos.settings import Setting, is_same
 from nri_qos.writer import Writer
 from tests.nri_qos.cgroups import Tree
 from tests.nri_qos.files.conftest import APP, POD
@@ -118,6 +118,54 @@ def test_a_file_that_cannot_be_read_is_complained_about_once(
         writer.apply([Setting(POD, "cpu.weight", "1")])
     assert caplog.text.count("cannot be written") == 1
     assert writer.counts["write_errors", "cpu.weight", "EISDIR"] < 10
+
+
+@pytest.mark.parametrize("number", [errno.EBUSY, errno.EINVAL, errno.EACCES, errno.EROFS, errno.ENOMEM])
+@pytest.mark.parametrize(
+    "setting",
+    [
+        Setting(POD, "cpu.weight", "1"),
+        Setting(POD, "cpu.max", "2000 50000"),
+        Setting(POD, "cpu.max.burst", "1"),
+        Setting(POD, "memory.high", str(1 << 30)),
+        Setting(APP, "cpuset.cpus", "2"),
+        Setting(APP, "cpuset.mems", "0"),
+    ],
+    ids=lambda setting: setting.file,
+)
+def test_a_file_that_the_kernel_refuses_is_told_once_tried_again_ever_later_and_stops_no_other(
+    setting: Setting,
+    number: int,
+    tree: Tree,
+    writer: Writer,
+    journal: Journal,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """(D13)"""
+    before, real = tree.everything(), os.write
+    refused = (tree.root / setting.cgroup / setting.file).stat().st_ino
+    tries: list[int] = []
+
+    def refuse(fd: int, data: bytes) -> int:
+        if os.fstat(fd).st_ino == refused:
+            tries.append(fd)
+            raise OSError(number, os.strerror(number))
+        return real(fd, data)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", refuse)
+        for _ in range(100):
+            writer.apply([setting, Setting(POD, "pids.max", "9")])
+    assert len(tries) == writer.counts["write_errors", setting.file, errno.errorcode[number]] <= 8
+    assert not writer.counts["drift", setting.file]
+    assert caplog.text.count("cannot be written") == 1
+    assert tree.read(POD, "pids.max") == "9"
+    for _ in range(200):
+        writer.apply([setting])
+    assert is_same(setting.file, tree.read(setting.cgroup, setting.file), setting.value or "")
+    assert restore(Hierarchy(tree.root), journal)["restored"] == 2
+    assert tree.everything() == before
 
 
 def test_a_link_is_not_followed(tree: Tree, writer: Writer, tmp_path: Path) -> None:
