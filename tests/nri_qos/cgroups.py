@@ -1,8 +1,9 @@
-"""A cgroup v2 tree of plain files below a root, with the counters that a test wants."""
+"""A cgroup v2 tree of plain files below a root, with the counters and the load that a test wants."""
 
 import re
 import shutil
 import threading
+import time
 from pathlib import Path
 
 from ubproto.nri.v1alpha1 import nri_pb2
@@ -104,6 +105,32 @@ class Tree:
             for path in sorted(self.root.rglob("*"))
             if not path.name.startswith((".", "cpu.stat", "cpu.pressure")) and path.is_file()
         }
+
+
+class Load:
+    """CPU time that cgroups use, by the clock."""
+
+    def __init__(self, tree: Tree) -> None:
+        self.cpus: dict[str, float] = {}
+        self._tree = tree
+        self._is_ending = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def end(self) -> None:
+        self._is_ending.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _run(self) -> None:
+        last = time.monotonic()
+        while not self._is_ending.wait(0.02):
+            now = time.monotonic()
+            for folder, cpus in list(self.cpus.items()):
+                self._tree.spend(folder, int(cpus * (now - last) * 1e6))
+            last = now
 
 
 def _count(path: Path, usage: int, throttles: int = 0, throttled: int = 0, waited: int | None = 0) -> None:

@@ -19,7 +19,7 @@ from ubproto.nri.v1alpha1 import nri_pb2
 
 from nri_qos.model import Machine
 from tests.nri_qos import nodes
-from tests.nri_qos.cgroups import Tree
+from tests.nri_qos.cgroups import Load, Tree
 from ubsim.runtime import Runtime
 
 TOP = Path(__file__).parents[2]
@@ -98,6 +98,13 @@ def root(tmp_path: Path, machine: Machine) -> Path:
 @pytest.fixture
 def tree(root: Path) -> Tree:
     return Tree(root)
+
+
+@pytest.fixture
+def load(tree: Tree) -> Iterator[Load]:
+    running = Load(tree)
+    yield running
+    running.end()
 
 
 @pytest.fixture
