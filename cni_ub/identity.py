@@ -3,7 +3,8 @@
 Source: reference/cni.md section 4 (H18 to H23); rtnetlink(7), IFLA_LINK and IFLA_LINK_NETNSID of a veth.
 """
 
-from cni_ub.plan import Held, read_mark
+from cni_ub.plan import read_mark
+from cni_ub.planback import Held
 from ubhost.kernel.rtnl import Rtnl
 from ubhost.model import Link
 from ubhost.record import Identity, OriginalLink

@@ -19,7 +19,8 @@ from typing import Self
 from cni_ub import shaping
 from cni_ub.errors import NamespaceRefused
 from cni_ub.identity import Proofs
-from cni_ub.plan import Held, Seen, Wanted, fallback_name, read_mark
+from cni_ub.plan import Seen, Wanted, read_mark
+from cni_ub.planback import Held, fallback_name
 from cni_ub.steps import (
     Address,
     Altname,

@@ -8,7 +8,7 @@ pod whatever it is called, and brought home even if the ledger's record was lost
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 from zlib import crc32
 
@@ -16,23 +16,15 @@ from cni_ub.errors import BadEnvironment
 from cni_ub.steps import (
     Address,
     Altname,
-    DetachXdp,
     Expose,
     Limit,
     LimitReceiving,
     LimitSending,
     Move,
     MoveEids,
-    Rename,
     Route,
     SetAlias,
-    SetAllmulti,
-    SetGroup,
-    SetMac,
     SetMtu,
-    SetPromisc,
-    SetQlen,
-    SetServiceLevel,
     SetUp,
     Side,
     Step,
@@ -41,7 +33,6 @@ from ubhost.errors import NotFound
 from ubhost.model import Interface, Link, Rate
 from ubhost.model import Route as ModelRoute
 from ubhost.provider import Bandwidth, Device, EidSlot
-from ubhost.record import OriginalLink
 
 MARK = "ub-cni:"
 MAX_ALIAS = 255  # bytes, IFALIASZ without the NUL
@@ -209,117 +200,3 @@ def _covers(found: ModelRoute, wanted: ModelRoute) -> bool:
     same = (found.destination, found.gateway) == (wanted.destination, wanted.gateway)
     asked = ((wanted.mtu, found.mtu), (wanted.priority, found.priority), (wanted.table, found.table))
     return same and all(value is None or value == there for value, there in asked)
-
-
-@dataclass(frozen=True, slots=True)
-class Release:
-    """How to give a device back: groups, each done as far as it goes whatever becomes of the others.
-
-    ``device`` takes the device and its EIDs out of the pod. ``quiet`` silences the link there at once, so that its
-    addresses can be given to others; ``home`` brings it to the host as it was.
-    """
-
-    device: tuple[Step, ...] = ()
-    limits: tuple[Step, ...] = ()
-    quiet: tuple[Step, ...] = ()
-    home: tuple[Step, ...] = ()
-
-    @property
-    def is_empty(self) -> bool:
-        return not (self.device or self.limits or self.quiet or self.home)
-
-
-@dataclass(frozen=True, slots=True)
-class Held:
-    """What an attachment took, as far as it is known: from its record, or from the mark and the provider.
-
-    ``members`` are the kernel devices to take out of the pod, and their EIDs come back with them; ``eids`` all that
-    were given. ``netdev`` is the device's netdev as the provider knows it, for when record and ``link`` are lost.
-    """
-
-    device: str
-    members: tuple[str, ...] = ()
-    eids: tuple[EidSlot, ...] = ()
-    link: OriginalLink | None = None
-    netdev: str = ""
-    limit: Bandwidth | None = None
-    service_levels: tuple[SetServiceLevel, ...] = ()  # that put back what they were
-    shaper: str = ""
-    addresses: tuple[Interface, ...] = field(default=())
-
-
-def plan_release(held: Held, seen: Seen) -> Release:
-    """Return what gives the device back as it was before ADD. A thing that is gone plans nothing."""
-    shown = tuple(member for member in held.members if member in seen.exposed)
-    hide = [Expose(shown, present=False)] if shown else []
-    left = tuple(slot for slot in held.eids if slot in seen.eids and slot.device not in held.members)
-    back = [MoveEids(left, Side.HOST)] if left else []
-    down = [SetUp(Side.POD, seen.pod.name, up=False)] if seen.pod and seen.pod.is_up else []
-    limits = [Limit(held.device, held.limit, seen.bandwidth)] if held.limit not in (None, seen.bandwidth) else []
-    freed = [LimitReceiving(seen.pod.name if seen.pod else "", held.shaper, None, None)] if seen.has_shaper else []
-    return Release((*hide, *back), (*limits, *held.service_levels), (*down, *freed), _plan_home(held, seen))
-
-
-def _plan_home(held: Held, seen: Seen) -> tuple[Step, ...]:
-    link = seen.pod or seen.host
-    if link is None:
-        return ()
-    original = held.link or _from_mark(link)
-    if original is None:
-        return ()
-    steps: list[Step] = []
-    side = Side.POD if seen.pod else Side.HOST
-    name = original.name if original.name not in seen.host_names else fallback_name(link)
-    # The pod's own alternative names stay behind: one may be the name of another device. udev adds old names too.
-    foreign = [alt for alt in link.altnames if alt not in original.altnames or alt in seen.host_names]
-    steps += [Altname(side, link.name, alt, present=False) for alt in foreign]
-    link = replace(link, altnames=tuple(alt for alt in link.altnames if alt not in foreign))
-    if seen.pod:
-        steps.append(Move(Side.POD, link.name, Side.HOST, name))
-        link = replace(link, name=name, is_up=False)
-    elif link.name != name and name == original.name:
-        steps += [SetUp(Side.HOST, link.name, up=False)] if link.is_up else []
-        steps.append(Rename(Side.HOST, link.name, name))
-        link = replace(link, name=name, is_up=False)
-    return (*steps, *_plan_attributes(original, link, held, seen))
-
-
-def _plan_attributes(original: OriginalLink, link: Link, held: Held, seen: Seen) -> tuple[Step, ...]:
-    at, name = Side.HOST, link.name
-    steps: list[Step] = []
-    if link.mac != original.mac and original.mac:
-        steps.append(SetMac(at, name, original.mac, link.mac))
-    if link.mtu != original.mtu and original.mtu:
-        steps.append(SetMtu(at, name, original.mtu, link.mtu))
-    if link.qlen != original.qlen:
-        steps.append(SetQlen(at, name, original.qlen, link.qlen))
-    if link.group != original.group:
-        steps.append(SetGroup(at, name, original.group, link.group))
-    if link.is_promisc != original.is_promisc:
-        steps.append(SetPromisc(at, name, original.is_promisc))
-    if link.is_allmulti != original.is_allmulti:
-        steps.append(SetAllmulti(at, name, original.is_allmulti))
-    if link.has_xdp and not original.has_xdp:
-        steps.append(DetachXdp(at, name))
-    lost = [alt for alt in original.altnames if alt not in link.altnames and alt not in seen.host_names]
-    steps += [Altname(at, name, alt, present=True) for alt in lost if alt not in (name, original.pod_name)]
-    if original.is_up and not link.is_up:
-        steps.append(SetUp(at, name, up=True))
-    present = seen.addresses if seen.host else ()
-    steps += [Address(at, name, address, present=True) for address in held.addresses if address not in present]
-    if link.alias != original.alias:  # last: while it is marked, the work is not finished
-        steps.append(SetAlias(at, name, original.alias, link.alias))
-    return tuple(steps)
-
-
-def _from_mark(link: Link) -> OriginalLink | None:
-    """Rebuild what we can when the record is lost: the link itself says its name and alias, hardware its address."""
-    found = read_mark(link.alias)
-    if found is None:
-        return None
-    return OriginalLink(found.name, link.index, 0, link.permanent_mac, found.alias, link.qlen, is_up=False)
-
-
-def fallback_name(link: Link) -> str:
-    """The name of a link that came home while another one has its name."""
-    return f"ubcni{link.index}"

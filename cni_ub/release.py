@@ -20,7 +20,8 @@ from cni_ub.holder import find_holder
 from cni_ub.host import Host
 from cni_ub.ipam import Ipam
 from cni_ub.node import Node
-from cni_ub.plan import Held, Release, Seen, plan_release
+from cni_ub.plan import Seen
+from cni_ub.planback import Held, LinkRelease, plan_device_release, plan_link_release
 from cni_ub.steps import SetServiceLevel, Step
 from ubhost.errors import Busy, HostFault, InvalidRequest, NotFound, UbError
 from ubhost.kernel import netns
@@ -83,7 +84,7 @@ def _give_back_device(host: Host, record: Record, node: Node, held: Held, outcom
     except UbError as error:
         outcome.problems.append(str(error))
         seen = Seen()
-    plan = plan_release(held, seen)
+    plan = plan_device_release(held, seen)
     outcome.problems += _do(node, plan.device)
     outcome.problems += _do(node, plan.limits)
     outcome.problems += _end_zero_copy(host, record)
@@ -92,9 +93,9 @@ def _give_back_device(host: Host, record: Record, node: Node, held: Held, outcom
 
 
 def _bring_link_home(record: Record, node: Node, held: Held, ipam: Ipam | None, outcome: Outcome) -> None:
-    plan = Release()
+    plan = LinkRelease()
     try:
-        plan = plan_release(held, _observe_link(node, held, record, outcome))
+        plan = plan_link_release(held, _observe_link(node, held, record, outcome))
         outcome.problems += _do(node, plan.quiet)
     except UbError as error:
         outcome.problems.append(str(error))

@@ -8,7 +8,7 @@ import logging
 from cni_ub.delegate import remembered_ipam
 from cni_ub.host import Host
 from cni_ub.node import Node
-from cni_ub.plan import Held, plan_release
+from cni_ub.planback import Held, plan_link_release
 from cni_ub.protocol import Request
 from cni_ub.release import holds_in_pod, lives, release
 from ubhost.apply import apply
@@ -70,7 +70,7 @@ def heal_unrecorded(device: Device, provider: Provider) -> None:
         if node.link_on_host(device.netdev):
             return
         held = Held(device.id, netdev=device.netdev)
-        apply(plan_release(held, node.observe_held(held, "")).home, node.do)
+        apply(plan_link_release(held, node.observe_held(held, "")).home, node.do)
 
 
 def _release_stale(host: Host, record: Record) -> None:

@@ -9,17 +9,16 @@ from hypothesis import strategies as st
 
 from cni_ub.errors import BadEnvironment
 from cni_ub.plan import (
-    Held,
     Seen,
     Wanted,
     mark,
     plan_attach,
     plan_configure,
     plan_rates,
-    plan_release,
     read_mark,
     refuse_taken_name,
 )
+from cni_ub.planback import DeviceRelease, Held, LinkRelease, plan_device_release, plan_link_release
 from cni_ub.steps import Expose, LimitReceiving, LimitSending, Move, MoveEids, SetAlias, SetMac, SetMtu, SetUp, Side
 from ubhost.errors import NotFound
 from ubhost.model import Link, Rate, Route
@@ -68,8 +67,9 @@ def test_a_missing_netdev_and_a_taken_name_are_refused() -> None:
 def test_a_release_silences_the_device_and_brings_the_link_home_as_it_was() -> None:
     assert THERE.pod
     changed = replace(THERE, pod=replace(THERE.pod, mtu=1300))
-    release = plan_release(Held(DEVICE.id, DEVICE.members, link=ORIGINAL, limit=Bandwidth()), changed)
-    assert release.device == (Expose(DEVICE.members, present=False),)
+    held = Held(DEVICE.id, DEVICE.members, link=ORIGINAL, limit=Bandwidth())
+    assert plan_device_release(held, changed).device == (Expose(DEVICE.members, present=False),)
+    release = plan_link_release(held, changed)
     assert release.quiet == (SetUp(Side.POD, "net1", up=False),)
     assert release.home == (
         Move(Side.POD, "net1", Side.HOST, "ipourma1"),
@@ -81,19 +81,19 @@ def test_a_release_silences_the_device_and_brings_the_link_home_as_it_was() -> N
 
 def test_a_release_of_what_is_home_or_gone_plans_nothing() -> None:
     held = Held(DEVICE.id, DEVICE.members, link=ORIGINAL, limit=Bandwidth())
-    assert plan_release(held, Seen(host=HOST_LINK)).is_empty
-    assert plan_release(held, Seen()).is_empty
+    for seen in (Seen(host=HOST_LINK), Seen()):
+        assert (plan_device_release(held, seen), plan_link_release(held, seen)) == (DeviceRelease(), LinkRelease())
 
 
 def test_a_link_whose_name_was_taken_at_home_comes_home_under_another() -> None:
-    release = plan_release(Held(DEVICE.id, link=ORIGINAL), replace(THERE, host_names=frozenset({"ipourma1"})))
+    release = plan_link_release(Held(DEVICE.id, link=ORIGINAL), replace(THERE, host_names=frozenset({"ipourma1"})))
     assert release.home[0] == Move(Side.POD, "net1", Side.HOST, "ubcni7")
 
 
 def test_without_a_record_the_mark_gives_the_name_back_and_hardware_its_address() -> None:
     assert THERE.pod
     changed = replace(THERE, pod=replace(THERE.pod, mac="02:00:00:00:00:77", permanent_mac="02:00:00:00:00:01"))
-    release = plan_release(Held(DEVICE.id, netdev="ipourma1"), changed)
+    release = plan_link_release(Held(DEVICE.id, netdev="ipourma1"), changed)
     assert release.home[0] == Move(Side.POD, "net1", Side.HOST, "ipourma1")
     assert SetMac(Side.HOST, "ipourma1", "02:00:00:00:00:01", "02:00:00:00:00:77") in release.home
 
