@@ -1,70 +1,20 @@
 """What the doctor finds: each illness alone, on an otherwise healthy node."""
 
-import json
-import shutil
-import socket
 import stat
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ubhost.discovery import Discovery, Level
+from tests.ubhost.healthy_node import AGENT, CDI_FILE, CSI, FILE, FOUND, HEALTHY, QOS, only
 from ubhost.doctor import report
-from ubhost.doctor.cli import main
 from ubhost.doctor.compatibility import TABLE, parse
 from ubhost.doctor.facts import ConfigFile, Daemon, Facts, Node
-from ubhost.doctor.findings import Finding, Verdict
-from ubhost.doctor.look import look
+from ubhost.doctor.findings import Verdict
 from ubhost.model import NumaNode, UbEntity, UbHost, UrmaDevice
 from ubhost.provider import Device, Kind, Sharing
-from ubhost.roots import Roots
-from ubhost.topology import Topology
 from ubhost.ubse.generation import Generation
-
-SOCKET, FILE, CHAR = stat.S_IFSOCK | 0o660, stat.S_IFREG | 0o755, stat.S_IFCHR | 0o666
-NRI_ON = {
-    "plugins": {"io.containerd.nri.v1.nri": {"disable": False}, "io.containerd.grpc.v1.cri": {"enable_cdi": True}}
-}
-CDI_FILE = ConfigFile("/var/run/cdi/unifiedbus.com-urma.json", {"kind": "unifiedbus.com/urma", "devices": [1, 2]})
-
-AGENT = Daemon("ub-agent", Node("/run/ub-node/agent.sock", SOCKET), answers=True)
-CSI = Daemon("ub-csi", Node("/var/lib/kubelet/plugins/csi-ub.unifiedbus.com/csi.sock"), answers=False)
-QOS = Daemon("nri-qos", Node("/run/ub-node/nri-qos.sock", SOCKET), answers=True, unit="nri-qos.service")
-
-HEALTHY = Facts(
-    kernel="6.6.0-98.oe2403sp3",
-    machine="aarch64",
-    has_ubrt=True,
-    modules=frozenset({"ubcore", "uburma", "udma", "ubagg", "ipourma"}),
-    found=Discovery(
-        Kind.UBCORE, Level.HARDWARE, UbHost(True), Topology(), Sharing.EXCLUSIVE, (Device("urma_1", ("udma2",)),)
-    ),
-    ubse=Node("/run/ubse/ubse.sock", SOCKET),
-    has_ubse_group=True,
-    device_nodes=(Node("/dev/uburma/udma2", CHAR),),
-    libraries=("liburma.so.0",),
-    cgroup="v2",
-    controllers=frozenset({"cpu", "cpuset", "memory", "io", "rdma"}),
-    kubelet_sockets=(Node("/var/lib/kubelet/device-plugins/kubelet.sock", SOCKET),),
-    containerd=ConfigFile("/etc/containerd/config.toml", NRI_ON),
-    containerd_socket=Node("/run/containerd/containerd.sock", SOCKET),
-    nri_socket=Node("/var/run/nri/nri.sock", SOCKET),
-    cdi=(CDI_FILE,),
-    cni=(ConfigFile("/etc/cni/net.d/05-ub.conflist", {"plugins": [{"type": "bridge"}, {"type": "ub-cni"}]}),),
-    cni_plugin=Node("/opt/cni/bin/ub-cni", FILE),
-    daemons=(AGENT, CSI, QOS),
-    versions={"containerd": "containerd github.com/containerd/containerd 1.7.24 hash"},
-)
-assert HEALTHY.found is not None
-FOUND: Discovery = HEALTHY.found
-
-
-def only(facts: Facts) -> list[Finding]:
-    """What is not well."""
-    return [finding for finding in report.examine(facts) if finding.verdict in (Verdict.PROBLEM, Verdict.WARNING)]
 
 
 def test_a_healthy_node_is_fit() -> None:
@@ -224,78 +174,7 @@ def test_the_report_has_the_worst_first_and_counts() -> None:
     assert shown.split("\n")[-1].startswith("1 problem, 1 warning, ")
 
 
-def test_an_empty_machine_is_looked_at_without_an_error(tmp_path: Path) -> None:
-    facts = look(Roots(tmp_path))
-    assert facts.found is None
-    assert facts.trouble is not None
-    assert "no UB host here" in facts.trouble
-    assert (facts.cgroup, facts.cni, facts.containerd, facts.versions) == (None, (), None, {})
-    assert [(daemon.socket.exists, daemon.answers, daemon.unit) for daemon in facts.daemons] == [(False, False, "")] * 3
-
-
-def test_a_program_that_was_killed_is_told_from_one_that_answers(tmp_path: Path) -> None:
-    roots = Roots(tmp_path)
-    roots.run.mkdir(parents=True)
-    (tmp_path / "etc/systemd/system").mkdir(parents=True)
-    (tmp_path / "etc/systemd/system/nri-qos.service").touch()
-    with socket.socket(socket.AF_UNIX) as living, socket.socket(socket.AF_UNIX) as dead:
-        living.bind(str(roots.agent_socket))
-        living.listen()
-        dead.bind(str(roots.run / "nri-qos.sock"))
-        agent, csi, qos = look(roots).daemons
-    assert (agent.answers, csi.answers, qos.answers) == (True, False, False)
-    assert (qos.socket.is_socket, qos.unit, agent.unit) == (True, "nri-qos.service", "")
-
-
-def test_records_that_cannot_be_read_are_told(tmp_path: Path) -> None:
-    folder = Roots(tmp_path).state / "attachments"
-    folder.mkdir(parents=True)
-    (folder / "urma_1@c1@net1.json").write_text('{"version": ')
-    assert look(Roots(tmp_path)).damaged == ("urma_1",)
-    shutil.rmtree(folder)
-    folder.touch()
-    assert "Not a directory" in (look(Roots(tmp_path)).ledger_trouble or "")
-
-
 def test_what_else_would_be_possible_is_noted() -> None:
     noted = {f.check: f.title for f in report.examine(replace(HEALTHY, kinds=("ubcore", "rdma")))}
     assert noted["providers"] == "rdma would be possible, too: ubcore is taken"
     assert "providers" not in {f.check for f in report.examine(replace(HEALTHY, kinds=("ubcore",)))}
-
-
-def test_configurations_of_others_are_read_and_broken_ones_are_told(tmp_path: Path) -> None:
-    files = {
-        "etc/containerd/config.toml": 'version = 2\n[plugins."io.containerd.nri.v1.nri"]\ndisable = false\n',
-        "etc/cni/net.d/10-a.conflist": '{"plugins": [{"type": "ub-cni"}]}',
-        "etc/cni/net.d/20-b.conf": "{",
-        "var/run/cdi/x.json": "[]",
-        "var/lib/kubelet/config.yaml": "cpuManagerPolicy: static\n",
-        "etc/crio/crio.conf.d/10.conf": "[crio.nri]\nenable_nri = true\n",
-        "sys/fs/cgroup/cgroup.controllers": "cpuset cpu io memory pids",
-        "sys/fs/selinux/enforce": "1",
-        "usr/lib64/liburma.so.0": "",
-    }
-    for name, content in files.items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(content)
-    facts = look(Roots(tmp_path))
-    assert facts.containerd is not None
-    assert facts.containerd.content["version"] == 2
-    assert [bool(file.trouble) for file in facts.cni] == [False, True]
-    assert facts.cdi[0].trouble == "it holds no table"
-    assert facts.kubelet is not None
-    assert facts.kubelet.content == {"cpuManagerPolicy": "static"}
-    assert facts.crio[0].content["crio"]["nri"]["enable_nri"]
-    assert (facts.cgroup, facts.selinux, facts.libraries) == ("v2", "enforcing", ("liburma.so.0",))
-
-
-def test_the_command_tells_programs_and_exits_with_1(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("UB_ROOT", str(tmp_path))
-    assert main(["--json"]) == 1
-    document = json.loads(capsys.readouterr().out)
-    assert document["fit"] is False
-    assert document["findings"][0]["check"] == "provider"
-    assert main([]) == 1
-    assert "no UB or RDMA devices" in capsys.readouterr().out

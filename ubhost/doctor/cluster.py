@@ -125,7 +125,8 @@ def _cdi(facts: Facts) -> Iterator[Finding]:
         )
     ours = [file for file in facts.cdi if file.content.get("kind") == CDI_KIND]
     if ours:
-        count = len(ours[0].content.get("devices") or ())
+        devices = ours[0].content.get("devices")
+        count = len(devices) if isinstance(devices, list) else 0
         yield ok("cdi", f"{count} devices are described to the runtime in {ours[0].path}")
     elif any(node.exists for node in facts.kubelet_sockets):
         yield warning("cdi", "no CDI file for UB devices", "the agent writes it when it starts", "start ub-agent")

@@ -11,6 +11,7 @@ import socket
 import subprocess
 import tomllib
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +79,7 @@ def look(roots: Roots) -> Facts:
             for name in ("device-plugins/kubelet.sock", "pod-resources/kubelet.sock", "plugins_registry")
         ),
         kubelet=_read(root / "var/lib/kubelet/config.yaml", yaml.safe_load),
-        containerd=_read(root / "etc/containerd/config.toml", tomllib.loads),
+        containerd=_containerd(root),
         crio=_folder(root / "etc/crio", ("*.conf", "crio.conf.d/*.conf"), tomllib.loads),
         containerd_socket=_node(root / "run/containerd/containerd.sock"),
         nri_socket=_node(root / "var/run/nri/nri.sock"),
@@ -201,9 +202,34 @@ def _read(path: Path, parse: Any) -> ConfigFile | None:
     return ConfigFile(str(path), content)
 
 
+def _containerd(root: Path) -> ConfigFile | None:
+    """Read containerd's configuration with the files that it imports: a table of a plugin in one replaces another.
+
+    Source: containerd cmd/containerd/server/config (mergeConfig): one file that cannot be read is no configuration.
+    """
+    folder = root / "etc/containerd"
+    main = _read(folder / "config.toml", tomllib.loads)
+    if main is None or main.trouble:
+        return main
+    plugins = _plugins(main)
+    imports = main.content.get("imports")
+    for pattern in imports if isinstance(imports, list) else ():
+        below = str(pattern).lstrip("/")
+        for file in _folder(root if below != pattern else folder, (below,), tomllib.loads):
+            if file.trouble:
+                return file
+            plugins |= _plugins(file)
+    return replace(main, content={**main.content, "plugins": plugins})
+
+
+def _plugins(file: ConfigFile) -> dict[str, Any]:
+    plugins = file.content.get("plugins")
+    return dict(plugins) if isinstance(plugins, Mapping) else {}
+
+
 def _folder(folder: Path, patterns: tuple[str, ...], parse: Any) -> tuple[ConfigFile, ...]:
     found = []
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError, ValueError, NotImplementedError):  # of patterns that others wrote
         paths = sorted({path for pattern in patterns for path in folder.glob(pattern)})
         found = [file for path in paths[:256] if (file := _read(path, parse)) is not None]
     return tuple(found)
