@@ -27,14 +27,20 @@ def squeeze_all(runtime: Runtime, tree: Tree, load: Load) -> dict[str, str]:
     return tree.everything()
 
 
-def test_restore_leaves_no_trace_after_a_kill(
-    runtime: Runtime, plugin: Plugin, tree: Tree, load: Load, root: Path
-) -> None:
-    """(F7)"""
-    before = squeeze_all(runtime, tree, load)
+@pytest.fixture
+def before(runtime: Runtime, plugin: Plugin, tree: Tree, load: Load) -> dict[str, str]:
+    """Let the plugin work under load; return what the files of pods that were there before it said."""
+    said = squeeze_all(runtime, tree, load)
     load.start()
     plugin.start(config=PERIOD)
     runtime.register()
+    return said
+
+
+def test_restore_leaves_no_trace_after_a_kill(
+    before: dict[str, str], runtime: Runtime, plugin: Plugin, tree: Tree, root: Path
+) -> None:
+    """(F7)"""
     _, db = start_pod(runtime, tree, "db", "HLS", 2, guaranteed=True)
     plugin.wait_for("offline work squeezed")
     until(lambda: tree.everything() | {} != before)
@@ -51,12 +57,8 @@ def test_restore_leaves_no_trace_after_a_kill(
 
 
 def test_restore_leaves_alone_what_others_changed_since(
-    runtime: Runtime, plugin: Plugin, tree: Tree, load: Load, root: Path
+    before: dict[str, str], plugin: Plugin, tree: Tree, root: Path
 ) -> None:
-    before = squeeze_all(runtime, tree, load)
-    load.start()
-    plugin.start(config=PERIOD)
-    runtime.register()
     batch = next(path for path in before if path.endswith("uid-batch.slice/cpu.weight"))
     until(lambda: (tree.root / batch).read_text() == "1")
     plugin.stop(signal.SIGKILL)
@@ -67,12 +69,8 @@ def test_restore_leaves_alone_what_others_changed_since(
 
 @pytest.mark.parametrize("pause", [0.05, 0.4])
 def test_a_kill_at_any_moment_leaves_everything_restorable(
-    pause: float, runtime: Runtime, plugin: Plugin, tree: Tree, load: Load, root: Path
+    pause: float, before: dict[str, str], runtime: Runtime, plugin: Plugin, tree: Tree, root: Path
 ) -> None:
-    before = squeeze_all(runtime, tree, load)
-    load.start()
-    plugin.start(config=PERIOD)
-    runtime.register()
     for _ in range(3):
         time.sleep(pause)
         plugin.stop(signal.SIGKILL)
@@ -84,12 +82,8 @@ def test_a_kill_at_any_moment_leaves_everything_restorable(
 
 
 def test_exit_keeps_by_default_and_restores_if_configured(
-    runtime: Runtime, plugin: Plugin, tree: Tree, load: Load
+    before: dict[str, str], runtime: Runtime, plugin: Plugin, tree: Tree
 ) -> None:
-    before = squeeze_all(runtime, tree, load)
-    load.start()
-    plugin.start(config=PERIOD)
-    runtime.register()
     until(lambda: tree.everything() != before)
     assert plugin.stop() == 0
     assert tree.everything() != before
