@@ -89,15 +89,15 @@ class NodeMounts:
         return after
 
     @contextmanager
-    def _shown(self, reach: Reach, record: NodeRecord, staging: Path, use: Use) -> Iterator[Shown]:
+    def _shown(self, reach: Reach, record: NodeRecord, staging: Path, table: Table, use: Use) -> Iterator[Shown]:
         """Give what pods are to see of a staged volume: its folder, or the device that its disk becomes for it.
 
         If the body fails, a device that no pod has is given up again.
         """
         if not record.is_block:
-            yield Shown(record.origin, frozenset(record.former), lambda: _open_staged(record, staging))
+            yield Shown(record.origin, frozenset(record.former), lambda: _open_staged(record, staging, table))
             return
-        os.close(_open_staged(record, staging))
+        os.close(_open_staged(record, staging, table))
         is_read_only = bool(use.attributes & Attribute.RDONLY)
         try:
             with self._source(reach) as (data, _, _):  # its engine's mount, so that staging is not held
@@ -143,9 +143,9 @@ class NodeMounts:
         self.debts.remove(reach.volume)
 
 
-def _open_staged(record: NodeRecord, staging: Path) -> int:
+def _open_staged(record: NodeRecord, staging: Path, table: Table) -> int:
     """Return a descriptor of the staged volume, after seeing that the mount there is this volume's."""
-    mounted = mountinfo.at(mountinfo.read_at(staging), staging)
+    mounted = mountinfo.at(table, staging)
     if not mounted or mounted[-1].origin != record.origin:
         raise NotStaged(f"volume {record.volume} is not mounted at {staging}: stage it again")
     return os.open(staging, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)

@@ -144,10 +144,10 @@ class NodeVolumes(NodeMounts):
             if not use.attributes & Attribute.RDONLY:
                 refuse_writing(volume_id, record.context, self.volumes.node)
             record = self._revived(record, reach, staged)
-            table = mountinfo.read_at(target, *map(Path, record.published))
+            table = mountinfo.read_at(target, staged, *map(Path, record.published))
             seen = see(target, table)
             _refuse_other(record.published.get(str(target)), use, target, seen)
-            with self._shown(reach, record, staged, use) as shown:
+            with self._shown(reach, record, staged, table, use) as shown:
                 bind = Bind(str(target), shown.origin, use.attributes, is_device=record.is_block)
                 steps = plan_mount(bind, seen, shown.dead)
                 if not steps and str(target) in record.published:
