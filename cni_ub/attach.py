@@ -192,7 +192,7 @@ class _Attaching:
         if not self.request.conf.is_shared or self.node.provider.kind is Kind.RDMA:  # whose GIDs do not move
             return device
         refuse_for_many(device.id, self.request.conf.qos)
-        return share_of(device, self.others)
+        return share_of(device, self.others) if device.members else device  # what it is made of shows when allocated
 
     def _exposed_by_us(self) -> tuple[str, ...]:
         """On a host that shares its devices the pod sees them anyway, and they are not ours to take away."""

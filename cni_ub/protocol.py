@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cni_ub import spec
-from cni_ub.errors import Undecodable, UnsupportedField
+from cni_ub.errors import Undecodable
+from cni_ub.fields import choice_of, number_of, object_of, size_of, text_of
 from cni_ub.results import parse_dns
 from ubhost.errors import InvalidRequest
 from ubhost.provider import Bandwidth
@@ -22,9 +23,6 @@ MODES = ("auto", "main", "chained")
 NETDEVS = ("auto", "none")
 ISOLATIONS = ("exclusive", "shared")
 SOCKETS = ("off", "auto", "ums", "smc")
-_PREFIXES = tuple(enumerate("KMGT", 1))
-UNITS: dict[str, int] = {"": 1, **{u: 1000**n for n, u in _PREFIXES}, **{f"{u}i": 1024**n for n, u in _PREFIXES}}
-_SIZE_DIGITS = 18  # more bytes than any machine has; int() refuses far longer ones
 _RELEASING = ("DEL", "GC")
 _VALID_ATTACHMENTS = ("cni.dev/valid-attachments", "cni.dev/attachments")
 UNLIMITED_BURST = 0xFFFFFFFF  # what containerd sends as burst when the pod asked for a rate only
@@ -153,29 +151,29 @@ def read_conf(raw: Mapping[str, Any]) -> NetConf:
     Raises:
         InvalidRequest: a value has the wrong type, or two keys contradict each other; key and value are named.
     """
-    runtime = _object(raw, "runtimeConfig")
-    ipam = _object(raw, "ipam")
-    zero_copy = _object(raw, "zeroCopy")
-    mtu = _number(raw, "mtu")
+    runtime = object_of(raw, "runtimeConfig")
+    ipam = object_of(raw, "ipam")
+    zero_copy = object_of(raw, "zeroCopy")
+    mtu = number_of(raw, "mtu")
     if mtu is not None and not 68 <= mtu <= 65535:
         raise InvalidRequest(f"mtu {mtu} is not between 68 and 65535")
     return NetConf(
         version=str(raw["cniVersion"]),
         name=str(raw["name"]),
         raw=raw,
-        mode=_choice(raw, "mode", MODES),
+        mode=choice_of(raw, "mode", MODES),
         device_id=_device_id(raw, runtime),
-        device_info_file=_text(runtime, "CNIDeviceInfoFile"),
-        netdev=_choice(raw, "netdev", NETDEVS),
-        isolation=_choice(raw, "isolation", ISOLATIONS),
-        qos=_qos(_object(raw, "qos"), _object(runtime, "bandwidth")),
-        sockets=_choice(zero_copy, "sockets", SOCKETS),
-        shared_memory=_size(zero_copy, "sharedMemory"),
+        device_info_file=text_of(runtime, "CNIDeviceInfoFile"),
+        netdev=choice_of(raw, "netdev", NETDEVS),
+        isolation=choice_of(raw, "isolation", ISOLATIONS),
+        qos=_qos(object_of(raw, "qos"), object_of(runtime, "bandwidth")),
+        sockets=choice_of(zero_copy, "sockets", SOCKETS),
+        shared_memory=size_of(zero_copy, "sharedMemory"),
         ipam_type=_plugin(ipam),
         dns=_dns(raw),
         mtu=mtu,
-        log_level=_choice(raw, "logLevel", ("info", "debug", "warning", "error")),
-        log_file=_text(raw, "logFile"),
+        log_level=choice_of(raw, "logLevel", ("info", "debug", "warning", "error")),
+        log_file=text_of(raw, "logFile"),
         prev_result=raw.get("prevResult"),
     )
 
@@ -187,7 +185,7 @@ def read_leniently(raw: Mapping[str, Any]) -> NetConf:
     except InvalidRequest as error:
         LOG.warning("a key of the configuration is wrong; it is released without it", extra={"error": str(error)})
     try:
-        ipam_type = _plugin(_object(raw, "ipam"))
+        ipam_type = _plugin(object_of(raw, "ipam"))
     except InvalidRequest:  # then no ADD can have used it; the record of an attachment knows another one
         ipam_type = ""
     return NetConf(
@@ -208,7 +206,7 @@ def _dns(raw: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _plugin(ipam: Mapping[str, Any]) -> str:
     """Return the name of the IPAM plugin, "" for none: a file name, because it is looked for in CNI_PATH."""
-    name = _text(ipam, "type")
+    name = text_of(ipam, "type")
     if "type" in ipam and ipam["type"] is not None and (not name or name in (".", "..") or {"/", "\0"} & set(name)):
         raise InvalidRequest(f"ipam.type {name!r} is not the name of a plugin")
     return name
@@ -216,15 +214,15 @@ def _plugin(ipam: Mapping[str, Any]) -> str:
 
 def _device_id(raw: Mapping[str, Any], runtime: Mapping[str, Any]) -> str:
     """runtimeConfig.deviceID, then deviceID, then pciBusID. The first two are both the runtime's: they must agree."""
-    explicit, injected = _text(runtime, "deviceID"), _text(raw, "deviceID")
+    explicit, injected = text_of(runtime, "deviceID"), text_of(raw, "deviceID")
     if explicit and injected and explicit != injected:
         raise InvalidRequest(f"runtimeConfig.deviceID is {explicit!r} and deviceID is {injected!r}: which one?")
-    return explicit or injected or _text(raw, "pciBusID")
+    return explicit or injected or text_of(raw, "pciBusID")
 
 
 def _qos(qos: Mapping[str, Any], bandwidth: Mapping[str, Any]) -> Qos:
-    low, high = _number(qos, "minMbps"), _number(qos, "maxMbps")
-    level, priority = _number(qos, "serviceLevel"), _number(qos, "priority")
+    low, high = number_of(qos, "minMbps"), number_of(qos, "maxMbps")
+    level, priority = number_of(qos, "serviceLevel"), number_of(qos, "priority")
     if low and low > (high or 0):
         raise InvalidRequest(f"qos.minMbps {low} needs a qos.maxMbps that is not below it; it is {high}")
     for key, value in (("serviceLevel", level), ("priority", priority)):
@@ -234,7 +232,7 @@ def _qos(qos: Mapping[str, Any], bandwidth: Mapping[str, Any]) -> Qos:
     # containerd writes IngressRate: its values have no names for JSON, and decoders written in Go take any case.
     given = {key[:1].lower() + key[1:]: value for key, value in bandwidth.items()}
     keys = ("ingressRate", "ingressBurst", "egressRate", "egressBurst")
-    rates = {key: _number(given, key, most=(1 << 64) - 1) or 0 for key in keys}
+    rates = {key: number_of(given, key, most=(1 << 64) - 1) or 0 for key in keys}
     for key, value in rates.items():
         if key.endswith("Rate") and 0 < value < 8:
             raise InvalidRequest(f"runtimeConfig.bandwidth.{key} {value} is below 8 bits a second, the least there is")
@@ -255,49 +253,3 @@ def _attachment(entry: object, key: str) -> tuple[str, str]:
         if isinstance(container, str) and isinstance(ifname, str) and container and ifname:
             return container, ifname
     raise InvalidRequest(f"{key} holds {entry!r}, expected an object with containerID and ifname, both text")
-
-
-def _object(raw: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    value = raw.get(key)
-    if value is None:
-        return {}
-    if not isinstance(value, dict):
-        raise InvalidRequest(f"{key} is {value!r}, expected an object")
-    return value
-
-
-def _text(raw: Mapping[str, Any], key: str) -> str:
-    value = raw.get(key)
-    if value is None:
-        return ""
-    if not isinstance(value, str):
-        raise InvalidRequest(f"{key} is {value!r}, expected a string")
-    return value
-
-
-def _number(raw: Mapping[str, Any], key: str, most: int = (1 << 32) - 1) -> int | None:
-    value = raw.get(key)
-    if value is None:
-        return None
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= most:
-        raise InvalidRequest(f"{key} is {value!r}, expected a whole number from 0 to {most}")
-    return value
-
-
-def _size(raw: Mapping[str, Any], key: str) -> int:
-    """Read bytes as Kubernetes writes them: ``64Mi``, ``1G``, ``4096``."""
-    text = _text(raw, key) or "0"
-    digits = text.rstrip("KMGTi")
-    unit = UNITS.get(text[len(digits) :])
-    if unit is None or not digits.isascii() or not digits.isdigit() or len(digits) > _SIZE_DIGITS:
-        raise InvalidRequest(f"{key} is {text!r}, expected a size such as 64Mi")
-    return int(digits) * unit
-
-
-def _choice(raw: Mapping[str, Any], key: str, choices: tuple[str, ...]) -> str:
-    value = raw.get(key)
-    if value is None or value == "":
-        return choices[0]
-    if value not in choices:
-        raise UnsupportedField(f"unsupported value {value!r} of key {key!r}, expected one of {', '.join(choices)}")
-    return str(value)

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from enum import Enum
 
 from cni_ub.collect import release_dead
+from cni_ub.holding import holds_in_pod, lives
 from cni_ub.host import Host
-from cni_ub.release import holds_in_pod, lives
 from ubhost.errors import Busy
 from ubhost.record import Record, State
 

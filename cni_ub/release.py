@@ -7,26 +7,22 @@ Source: design section 4; reference/cni.md section 4, A and C.
 """
 
 import logging
-import os
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
-from ipaddress import ip_interface
 
 from cni_ub.beside import beside
-from cni_ub.holder import find_holder
+from cni_ub.holding import held_by, look_at, netdev_of, node_of, others_of
 from cni_ub.host import Host
 from cni_ub.ipam import Ipam
 from cni_ub.node import Node
 from cni_ub.plan import Seen
 from cni_ub.planback import Held, LinkRelease, plan_device_release, plan_link_release
-from cni_ub.steps import SetServiceLevel, Step
-from ubhost.errors import Busy, HostFault, InvalidRequest, NotFound, UbError
-from ubhost.kernel import netns
-from ubhost.model import Eid
-from ubhost.provider import Bandwidth, Device, EidSlot, Kind, Provider, Sharing
+from cni_ub.steps import Step
+from ubhost.errors import Busy, UbError
+from ubhost.provider import Kind, Provider
 from ubhost.record import Record, State
 
 LOG = logging.getLogger("cni_ub")
@@ -55,7 +51,7 @@ def release(host: Host, record: Record, pod: int | None, ipam: Ipam | None) -> O
     of_link, of_device = Outcome(), Outcome()
     with ExitStack() as stack:
         try:
-            node = stack.enter_context(_node_of(host, record, pod))
+            node = stack.enter_context(node_of(host, record, pod))
             held = held_by(host, record, node)
         except UbError as error:
             of_link.problems.append(str(error))
@@ -133,7 +129,7 @@ def _observe_link(node: Node, held: Held, record: Record, outcome: Outcome) -> S
     name = record.link.pod_name if record.link and record.link.pod_name else record.ifname
     seen = node.observe_held(held, name)
     if held.link and not (seen.pod or seen.host):  # only now is it worth asking the provider
-        held = replace(held, netdev=_netdev(_device_of(record, node.provider)))
+        held = replace(held, netdev=netdev_of(look_at(record, node.provider)))
         if node.fetch_stray(held) or _await_home(node, held):
             seen = node.observe_held(held, name)
         outcome.is_pending = bool(held.netdev) and seen.host is None
@@ -152,108 +148,6 @@ def _await_home(node: Node, held: Held) -> bool:
             return True
         time.sleep(0.01)
     return False
-
-
-@contextmanager
-def _node_of(host: Host, record: Record, given: int | None) -> Iterator[Node]:
-    """Open the host and the pod of a record; without the pod if its namespace is gone."""
-    with ExitStack() as stack:
-        pod = _open_pod(host, record, given)
-        if pod is not None:
-            stack.callback(os.close, pod)
-        node = stack.enter_context(Node(host.provider_or_absent(), pod))
-        if record.netns_cookie and node.cookie not in (0, record.netns_cookie):  # the inode is used again
-            node = stack.enter_context(Node(node.provider, None))
-        yield node
-
-
-def _open_pod(host: Host, record: Record, given: int | None) -> int | None:
-    if record.is_damaged:
-        return _open_holder(host, record, given)
-    if not record.netns_inode:
-        return os.dup(given) if given is not None else None
-    if record.boot_id != host.ledger.boot_id:
-        return None
-    if given is not None and netns.inode(given) == record.netns_inode:
-        return os.dup(given)
-    try:
-        pod = netns.open_netns(record.netns)
-    except (NotFound, InvalidRequest):
-        return netns.find_netns(record.netns_inode)
-    if netns.inode(pod) == record.netns_inode:
-        return pod
-    os.close(pod)
-    return netns.find_netns(record.netns_inode)
-
-
-def _open_holder(host: Host, record: Record, given: int | None) -> int | None:
-    """Open the namespace that has the device of a damaged record, whichever that is.
-
-    Raises:
-        UbError: nobody can tell, and the runtime named none.
-    """
-    others = others_of(host, record)
-    try:
-        if given is None and any(other.is_damaged for other in others):
-            raise HostFault(f"which pods have {record.device} is not known: more than one of its records is damaged")
-        found = find_holder(host.provider(), record.device, given, frozenset(other.netns_inode for other in others))
-    except UbError:
-        if given is None:
-            raise
-        found = None
-    return os.dup(given) if found is None and given is not None else found
-
-
-def held_by(host: Host, record: Record, node: Node) -> Held:
-    """Say what an attachment took. For a record that is lost, the provider and the pod itself fill in."""
-    if record.is_damaged:
-        device = _device_of(record, node.provider)
-        limit = Bandwidth() if device else None  # what it was before is lost; a free device has none
-        return Held(record.device, _members_in(host, record, node, device), netdev=_netdev(device), limit=limit)
-    limit = Bandwidth(*record.limit_mbps) if record.limit_mbps else None
-    if record.boot_id != host.ledger.boot_id:  # it says nothing about the links and EIDs of this boot
-        return Held(record.device, limit=limit)
-    addresses = tuple(ip_interface(text) for text in record.link.addresses) if record.link else ()
-    eids = tuple(EidSlot(member, index, Eid.parse(eid)) for member, index, eid in record.eids)
-    levels = _levels_to_restore(record, node.provider)
-    return Held(record.device, record.members, eids, record.link, "", limit, levels, record.shaper, addresses)
-
-
-def _levels_to_restore(record: Record, provider: Provider) -> tuple[SetServiceLevel, ...]:
-    """Return what puts the service levels back; of a kernel device that is gone, nothing."""
-    steps = [SetServiceLevel(member, priority, level, level) for member, priority, level in record.service_levels]
-    try:
-        seen = [provider.service_level(step.member, step.priority) for step in steps]
-    except UbError:  # the step itself will say so, after the link is home
-        return tuple(steps)
-    return tuple(step for step, now in zip(steps, seen, strict=True) if now not in (None, step.level))
-
-
-def _netdev(device: Device | None) -> str:
-    return device.netdev or "" if device else ""
-
-
-def _device_of(record: Record, provider: Provider) -> Device | None:
-    try:
-        return provider.device(record.device)
-    except UbError as error:
-        LOG.info("a device cannot be looked at", extra={"device": record.device, "error": str(error)})
-        return None
-
-
-def _members_in(host: Host, record: Record, node: Node, device: Device | None) -> tuple[str, ...]:
-    """Return the kernel devices of a lost record: all that the pod sees and no other attachment put there."""
-    if device and device.members:
-        return device.members
-    if node.pod is None or node.provider.sharing() is not Sharing.EXCLUSIVE:
-        return ()
-    others = {name for other in host.ledger.of_container(record.container) for name in other.members}
-    return tuple(name for name in node.provider.exposed(node.pod) if name not in others)
-
-
-def others_of(host: Host, record: Record) -> tuple[Record, ...]:
-    """Return the records of the other pods that share a device."""
-    return tuple(r for r in host.ledger.of_device(record.device) if r.attachment != record.attachment)
 
 
 def _do(node: Node, steps: Iterable[Step]) -> list[str]:
@@ -293,28 +187,3 @@ def _settle(host: Host, record: Record, outcome: Outcome) -> None:
             host.ledger.remove(record)
     except UbError as error:
         outcome.problems.append(str(error))
-
-
-def holds_in_pod(host: Host, record: Record) -> bool:
-    """Whether the pod of a record lives and still has something of the device."""
-    try:
-        with _node_of(host, record, None) as node:
-            if node.pod is None:
-                return False
-            held = held_by(host, record, node)
-            seen = node.observe_held(held, record.link.pod_name if record.link else record.ifname)
-            seen = node.observe_device(seen, held.members, "", held.eids)
-            return seen.is_in_pod or not seen.eids.isdisjoint(held.eids)
-    except UbError as error:  # who cannot be looked at is taken to be alive
-        LOG.warning("an attachment cannot be looked at", extra={"device": record.device, "error": str(error)})
-        return True
-
-
-def lives(host: Host, record: Record) -> bool:
-    """Whether the network namespace of a record is still there."""
-    try:
-        with _node_of(host, record, None) as node:
-            return node.pod is not None
-    except UbError as error:
-        LOG.warning("an attachment cannot be looked at", extra={"device": record.device, "error": str(error)})
-        return True

@@ -6,11 +6,12 @@ Source: design section 4; reference/cni.md section 4, C.
 import logging
 
 from cni_ub.delegate import remembered_ipam
+from cni_ub.holding import holds_in_pod, lives
 from cni_ub.host import Host
 from cni_ub.node import Node
 from cni_ub.planback import Held, plan_link_release
 from cni_ub.protocol import Request
-from cni_ub.release import holds_in_pod, lives, release
+from cni_ub.release import release
 from ubhost.apply import apply
 from ubhost.errors import Busy, Conflict, HostFault, UbError
 from ubhost.kernel import netns

@@ -84,7 +84,7 @@ CNI: Mapping[str, str] = {
     "ingressRate": "`bandwidth`: what the pod receives", "ingressBurst": "`bandwidth`: with it",
     "egressRate": "`bandwidth`: what the pod sends", "egressBurst": "`bandwidth`: with it",
     "netdev": "whether the IP netdev of the device moves into the pod too",
-    "isolation": "`exclusive` needs a host that does not share its devices, and says so with code 103",
+    "isolation": "`exclusive` needs a host that shares no device (else code 103); `shared`: many pods, each with its EIDs",
     "qos": "what the device itself is told",
     "minMbps": "`qos`: guaranteed, a multiple of 8", "maxMbps": "`qos`: at most, a multiple of 8",
     "serviceLevel": "`qos`: 0 to 15", "priority": "`qos`: jetty priority that the service level is for, 0 to 15",
@@ -232,7 +232,7 @@ def cni_keys() -> list[str]:
     for node in ast.walk(ast.parse(inspect.getsource(protocol))):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and len(node.args) > 1:
             key = node.args[1]
-            if node.func.id in ("_object", "_text", "_number", "_choice", "_size") and isinstance(key, ast.Constant):
+            if (node.func.id.endswith("_of") or node.func.id == "parse_dns") and isinstance(key, ast.Constant):
                 found.append(str(key.value))
     return [*(key for key in CNI if key in found), *(key for key in dict.fromkeys(found) if key not in CNI)]
 
