@@ -84,7 +84,7 @@ CNI: Mapping[str, str] = {
     "ingressRate": "`bandwidth`: what the pod receives", "ingressBurst": "`bandwidth`: with it",
     "egressRate": "`bandwidth`: what the pod sends", "egressBurst": "`bandwidth`: with it",
     "netdev": "whether the IP netdev of the device moves into the pod too",
-    "isolation": "`exclusive` needs a host that shares no device (else code 103); `shared`: many pods, each with its EIDs",
+    "isolation": "`exclusive` needs a host that shares no device (else code 103); `shared`: many pods, each with EIDs",
     "qos": "what the device itself is told",
     "minMbps": "`qos`: guaranteed, a multiple of 8", "maxMbps": "`qos`: at most, a multiple of 8",
     "serviceLevel": "`qos`: 0 to 15", "priority": "`qos`: jetty priority that the service level is for, 0 to 15",
