@@ -5,11 +5,11 @@
                         Watch (sysfs)           Journal
 
 ``Plugin`` and ``World`` answer from memory on the main thread; ``Watch`` and ``Loop`` are threads that may wait for
-files.
+files. A signal ends what the main thread waits for (``Stop``), and the main thread ends the process. Of the others
+only the loop is waited for: it writes, and must not while its files are put back.
 """
 
 import logging
-from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -71,7 +71,7 @@ class Daemon:
             configure=self._configure,
             look_up=Lookup(roots).find,
         )
-        self._served = ExitStack()
+        self._web: WebServer | None = None
 
     def __enter__(self) -> Self:
         _log.info("cgroup hierarchy", extra={"mode": self._mode.value, "dry_run": self._dry_run})
@@ -91,16 +91,15 @@ class Daemon:
             from nri_qos.metrics import Exposition  # only who wants metrics pays for their library
 
             metrics = Exposition(report, self.plugin.latencies)
-            web = WebServer(self._world.config.metrics_address, [metrics], lambda: is_ready(report.not_ready()))
-            web.start()
-            self._served.callback(web.stop)
+            self._web = WebServer(self._world.config.metrics_address, [metrics], lambda: is_ready(report.not_ready()))
+            self._web.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._served.close()
-        self._watch.end()
+        if self._web is not None:
+            self._web.stop()
         has_ended = self._loop.end()
         if self._journal is None:
             return
@@ -130,7 +129,6 @@ class Daemon:
             _log.warning("ubnode qos will not be answered", extra={"error": str(error)})
             return
         status.start()
-        self._served.callback(status.end)
 
     def _configure(self, text: str) -> None:
         """Take the configuration that a runtime hands to the plugins it starts.

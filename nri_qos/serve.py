@@ -1,7 +1,5 @@
 """Where the daemon answers people: a root-only socket for ``ubnode qos``."""
 
-import contextlib
-import errno
 import json
 import logging
 import socket
@@ -66,18 +64,11 @@ class StatusSocket(threading.Thread):
         while True:
             try:
                 peer, _ = self._listener.accept()
-            except OSError as error:
-                if error.errno in (errno.EINVAL, errno.EBADF):  # ``end`` was called
-                    return
-                time.sleep(1)  # out of descriptors or memory
+            except OSError:  # out of descriptors or memory
+                time.sleep(1)
                 continue
             with peer:
                 self._answer(peer)
-
-    def end(self) -> None:
-        with contextlib.suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
 
     def _answer(self, peer: socket.socket) -> None:
         try:

@@ -7,6 +7,7 @@ answer as in doubt.
 import json
 import logging
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -27,7 +28,6 @@ class Watch(threading.Thread):
         self._roots = roots
         self._wake = wake  # the loop has something to do
         self._was_read = threading.Event()
-        self._stop = threading.Event()
         self._trouble = Trouble(_log, "this node's CPUs cannot be read")
 
     def wait_for_first(self, timeout_s: float) -> bool:
@@ -37,14 +37,11 @@ class Watch(threading.Thread):
         """
         return any(self._was_read.wait(timeout_s / STEPS) for _ in range(STEPS))
 
-    def end(self) -> None:
-        self._stop.set()
-
     def run(self) -> None:
-        while not self._stop.is_set():
+        while True:
             with self._trouble:
                 self.look()
-            self._stop.wait(self._world.config.period)
+            time.sleep(self._world.config.period)
 
     def look(self) -> None:
         """Read once.
