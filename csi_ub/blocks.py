@@ -49,6 +49,7 @@ class Blocks:
             if loop.size(number) != os.fstat(file).st_size:
                 loop.refresh(number)
             node = self._node(volume_id, number, is_read_only=is_read_only)
+            self._drop_stale(volume_id)
             origin = self._origins([node])[node]
         except OSError as error:
             raise HostFault(f"cannot make volume {volume_id} a device: {error.strerror}") from error
@@ -108,6 +109,15 @@ class Blocks:
         if not node.exists():
             os.mknod(node, stat.S_IFBLK | 0o600, os.makedev(loop.MAJOR, number))
         return node
+
+    def _drop_stale(self, volume_id: str) -> None:
+        """Remove nodes of devices that are gone and that no pod has: a driver was killed before it came to that."""
+        attached = {each.number for each in self._loops(volume_id)}
+        stale = [node for node in self._nodes(volume_id) if _number(node) not in attached]
+        mounted = {mount.origin for mount in mountinfo.read()} if stale else set()
+        for node, origin in self._origins(stale).items():
+            if origin not in mounted:
+                node.unlink(missing_ok=True)
 
     def _loops(self, volume_id: str) -> Iterator[loop.Loop]:
         return (each for each in loop.all_attached() if each.name == self._name(volume_id))

@@ -277,6 +277,21 @@ def test_a_new_driver_finds_the_devices_of_the_old_one(driver: Driver, volume: c
     assert loops(volume) == []
 
 
+def test_the_node_of_a_device_that_is_gone_says_nothing_of_the_one_that_is_there(
+    driver: Driver, volume: csi.Volume
+) -> None:
+    used(driver, volume)
+    driver.unpublish(volume)
+    folder = driver.root / "run/ub-node/volumes/blocks"
+    left = folder / f"{volume.volume_id}.4711.rw"  # a driver was killed between the device and its node
+    os.mknod(left, stat.S_IFBLK | 0o600, os.makedev(7, 4711))
+    target = publish(driver, volume)
+    assert not stats(driver, volume, target).volume_condition.abnormal
+    assert not left.exists()
+    unused(driver, volume)
+    assert list(folder.iterdir()) == []
+
+
 def test_a_disk_on_a_pool_with_quotas_is_written_over_and_over_without_outgrowing_it(
     start: StartDriver, tmp_path: Path
 ) -> None:
