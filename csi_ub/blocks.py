@@ -15,7 +15,7 @@ from pathlib import Path
 from csi_ub import disk
 from csi_ub.engines.base import Reach
 from csi_ub.model import owner_tag
-from ubhost.errors import HostFault
+from ubhost.errors import HostFault, Unsupported
 from ubhost.kernel import loop, mountinfo
 from ubhost.kernel.mountinfo import Origin
 
@@ -35,13 +35,17 @@ class Blocks:
 
     node: str
     folder: Path
+    has_loops: Callable[[], bool] = loop.is_there
 
     def attach(self, volume_id: str, data: int, size: int, *, is_read_only: bool) -> Shown:
         """Make the disk in the open folder ``data`` a device of at least ``size`` bytes, if it is none yet.
 
         Raises:
-            HostFault: the kernel has no loop devices, or refused.
+            Unsupported: the kernel has no loop devices.
+            HostFault: it refused.
         """
+        if not self.has_loops():
+            raise Unsupported(f"node {self.node} has no /dev/loop-control, so no devices for volumes: modprobe loop")
         file = disk.open_disk(data, size, is_read_only=is_read_only)
         try:
             self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)

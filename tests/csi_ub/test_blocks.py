@@ -13,9 +13,11 @@ import grpc
 import pytest
 from ubproto.csi.v1 import csi_pb2 as csi
 
+from csi_ub.blocks import Blocks
 from tests.csi_ub.cluster import cluster, daemons, kill, wait
 from tests.csi_ub.driver import RWO, RWX, Driver, StartDriver, capability, refused
 from tests.csi_ub.pools import make_btrfs
+from ubhost.errors import Unsupported
 from ubhost.kernel import loop, mountinfo
 
 pytestmark = [
@@ -275,6 +277,12 @@ def test_a_new_driver_finds_the_devices_of_the_old_one(driver: Driver, volume: c
     assert len(loops(volume)) == 1
     unused(driver, volume)
     assert loops(volume) == []
+
+
+def test_a_node_without_loop_devices_says_so(tmp_path: Path) -> None:
+    blocks = Blocks("node0", tmp_path, has_loops=lambda: loop.is_there(tmp_path / "absent"))
+    with pytest.raises(Unsupported, match="modprobe loop"):
+        blocks.attach("ub-none", 0, SIZE, is_read_only=False)
 
 
 def test_the_node_of_a_device_that_is_gone_says_nothing_of_the_one_that_is_there(

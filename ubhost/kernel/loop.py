@@ -60,6 +60,11 @@ class Loop:
     is_read_only: bool
 
 
+def is_there(control: Path = _DEV / "loop-control") -> bool:
+    """Whether the kernel has loop devices, or would load them."""
+    return control.exists()
+
+
 def attach(file: int, name: str, *, is_read_only: bool) -> int:
     """Make the open ``file`` a block device called ``name``; return its number. It goes past the page cache if it can.
 
