@@ -86,8 +86,8 @@ drills:         ## upgrades, kills and restarts under 20 pods that come and go, 
 kubernetes:     ## Kubernetes itself, from its Go modules, for tests (once, 10 min)
 	@e2e/kubernetes/build
 
-test-apiserver: kubernetes ## the Helm chart, given to a real API server (needs Go; the first time 10 min, then 1 min)
-	@packaging/setup test && .venv/bin/pytest $(PYTEST_OPTIONS) -m apiserver
+test-apiserver: ## the Helm chart, given to a real API server (needs Go; the first time 10 min, then 1 min)
+	@e2e/kubernetes/build etcd kube-apiserver >/dev/null && packaging/setup test && .venv/bin/pytest $(PYTEST_OPTIONS) -m apiserver
 
 e2e-kubernetes: kubernetes ## a cluster of one node: kubelet in the guest gives pods our devices, volumes and QoS (5 min)
 	@packaging/setup e2e && UB_E2E_KUBERNETES=1 $(PY) -m e2e -k kubernetes

@@ -99,12 +99,14 @@ class Runtime:
         resources: Resources | None = None,
         host_ports: Mapping[int, int] | None = None,
         host_network: bool = False,
+        cgroup_parent: str = "",
     ) -> Pod:
         """Create a pod sandbox in the cgroup that the kubelet would choose.
 
         Args:
             host_ports: port of the node -> port of the pod.
             host_network: share the node's network: no CNI plugin is called.
+            cgroup_parent: another cgroup, as who has no kubelet would choose.
         """
         uid = str(uuid.uuid4())
         config = pb.PodSandboxConfig(
@@ -117,7 +119,7 @@ class Runtime:
                 pb.PortMapping(host_port=host, container_port=inner) for host, inner in (host_ports or {}).items()
             ],
             linux=pb.LinuxPodSandboxConfig(
-                cgroup_parent=_pod_slice((resources or Resources()).qos_class, uid),
+                cgroup_parent=cgroup_parent or _pod_slice((resources or Resources()).qos_class, uid),
                 security_context=pb.LinuxSandboxSecurityContext(
                     namespace_options=pb.NamespaceOption(network=pb.NODE if host_network else pb.POD)
                 ),
@@ -173,10 +175,20 @@ class Runtime:
         request = pb.CreateContainerRequest(pod_sandbox_id=pod.id, config=config, sandbox_config=pod.config)
         ident = self.stub.CreateContainer(request, timeout=CALL_S).container_id
         self.stub.StartContainer(pb.StartContainerRequest(container_id=ident), timeout=CALL_S)
+        return self.container(ident)
+
+    def container(self, ident: str) -> Container:
+        """Return a container that runs."""
         answer = self.stub.ContainerStatus(pb.ContainerStatusRequest(container_id=ident, verbose=True), timeout=CALL_S)
         pid = int(json.loads(answer.info["info"])["pid"])
         path = Path(f"/proc/{pid}/cgroup").read_text().strip().removeprefix("0::/")
         return Container(ident, pid, Path("/sys/fs/cgroup") / path)
+
+    def pod_of_kubelet(self, uid: str) -> Pod:
+        """Return a pod that a kubelet started, and will remove."""
+        every = self.stub.ListPodSandbox(pb.ListPodSandboxRequest(), timeout=CALL_S).items
+        (found,) = (one for one in every if one.metadata.uid == uid)
+        return self._inspect(found.id, pb.PodSandboxConfig(metadata=found.metadata))
 
     def execute(self, container: Container, *command: str) -> tuple[int, str]:
         """Run a command in a container; return its exit code and all it printed."""

@@ -55,13 +55,19 @@ def newer_bundle(folder: Path) -> Path:
 @contextmanager
 def installed(devices: int, bundle: Path = BUNDLE) -> Iterator[None]:
     """Install all components of a bundle, with so many URMA devices to hand out; at the end, take all off again."""
+    with simulated_host(devices), release(bundle):
+        yield
+
+
+@contextmanager
+def release(bundle: Path = BUNDLE) -> Iterator[None]:
+    """Install all components on the host that is there; at the end, take all off again."""
     DROP_IN.parent.mkdir(parents=True, exist_ok=True)
     DROP_IN.write_text(f"[Service]\nEnvironment=UB_ROOT={ROOT}\n")
-    with simulated_host(devices):
-        ubnode("install", "cni", "agent", "csi", "nri", bundle=bundle)
-        try:
-            wait_until((ROOT / "run/ub-node/agent.sock").exists, "the agent listens")
-            yield
-        finally:  # the next drill on this node begins without it
-            subprocess.run([BUNDLE / "ubnode", "uninstall", "--force", "--purge"], capture_output=True, check=False)
+    ubnode("install", "cni", "agent", "csi", "nri", bundle=bundle)
+    try:
+        wait_until((ROOT / "run/ub-node/agent.sock").exists, "the agent listens")
+        yield
+    finally:  # the next drill on this node begins without it
+        subprocess.run([BUNDLE / "ubnode", "uninstall", "--force", "--purge"], capture_output=True, check=False)
     shutil.rmtree(DROP_IN.parent)

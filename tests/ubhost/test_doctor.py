@@ -152,11 +152,11 @@ def test_the_rdma_kind_is_told_its_own_command() -> None:
 
 
 def test_versions_newer_than_what_was_tried_are_noted() -> None:
-    facts = replace(HEALTHY, versions={"containerd": "containerd 9.9.9", "kubelet": "Kubernetes v1.31.2", "crio": "?"})
+    facts = replace(HEALTHY, versions={"containerd": "containerd 9.9.9", "kubelet": "?", "crio": "crio version 1.31.2"})
     noted = {f.check: f.title for f in report.examine(facts) if f.verdict is Verdict.NOTE}
     assert "newer than what was tried" in noted["version-containerd"]
-    assert noted["version-kubelet"] == "kubelet 1.31.2"
-    assert "unknown" in noted["version-crio"]
+    assert noted["version-crio"] == "crio 1.31.2"
+    assert "unknown" in noted["version-kubelet"]
 
 
 def test_the_table_of_versions_names_its_sources() -> None:

@@ -25,13 +25,13 @@ class Known:
 
 TABLE: tuple[Known, ...] = (
     Known(
-        "containerd", (1, 7), (1, 8), "NRI and CDI came with 1.7",
-        "containerd docs/NRI.md, docs/cri/config.md; e2e runs 1.7 of Debian trixie in a guest",
+        "containerd", (1, 7), (2, 5), "NRI and CDI came with 1.7",
+        "containerd docs/NRI.md, docs/cri/config.md; e2e runs 1.7 of Debian trixie and 2.4 in a guest",
     ),
     Known("crio", (1, 26), None, "NRI came with 1.26", "CRI-O docs/crio.conf.5.md"),
     Known(
-        "kubelet", (1, 28), None, "PodResources v1 is on from 1.28, CDI names in the device plugin API from 1.29",
-        "kubernetes.io feature gates KubeletPodResourcesGet, DevicePluginCDIDevices",
+        "kubelet", (1, 28), (1, 38), "PodResources v1 is on from 1.28, CDI names in the device plugin API from 1.29",
+        "kubernetes.io feature gates KubeletPodResourcesGet, DevicePluginCDIDevices; e2e runs 1.37 in a guest",
     ),
     Known(
         "kernel", (5, 15), (6, 19), "it has mount_setattr(2) (5.12) and cpu.idle (5.15)",

@@ -22,11 +22,11 @@ SPACE = "ub-system"
 def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
     environ = {**os.environ, "UB_E2E_BUILT": "1"}
     build = ROOT / "e2e/kubernetes/build"
-    built = subprocess.run([build, "etcd"], env=environ, capture_output=True, text=True, check=False)
+    built = subprocess.run([build, "etcd", "kube-apiserver"], env=environ, capture_output=True, text=True, check=False)
     if built.returncode == 3:
         pytest.skip(built.stderr.strip())
     assert built.returncode == 0, built.stderr
-    with control_plane(tmp_path_factory.mktemp("plane"), Path(built.stdout.strip()).parent) as plane:
+    with control_plane(tmp_path_factory.mktemp("plane"), Path(built.stdout.split()[0]).parent) as plane:
         yield plane
 
 
