@@ -385,6 +385,16 @@ def test_uninstalling_looks_at_the_node_again_and_says_so(
     assert "files, links and folders are as they were before the installation" in capsys.readouterr().out
 
 
+def test_uninstalling_from_a_node_that_has_nothing_says_so(
+    root: Path, bundle: Bundle, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = listing(root)
+    uninstall(root)
+    uninstall(root, "nri")
+    assert said(capsys) == ["nothing is installed here", "not installed: nri"]
+    assert listing(root) == before
+
+
 def test_what_comes_back_at_once_is_named(root: Path, bundle: Bundle) -> None:
     class Haunted(Node):
         def sweep(self, paths: Iterable[str]) -> None:

@@ -87,6 +87,8 @@ def take_off(
         gone = frozenset(leave) or record.components
         for absent in sorted(gone - record.components):
             say(f"not installed: {absent}")
+        if not gone:
+            say("nothing is installed here")
         gone &= record.components
         if not gone:
             if not dry_run:
