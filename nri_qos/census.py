@@ -3,7 +3,7 @@
 Made once and used until the model changes.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from nri_qos import paths
@@ -43,7 +43,22 @@ class Census:
 
     def offline(self) -> list[str]:
         """Return the folders of the offline pods."""
-        return [house.folder for house in self.households if house.qos is QosClass.BE and house.folder is not None]
+        return [folder for folder, _ in self._offline()]
+
+    def limits(self) -> dict[str, float]:
+        """Return the CPUs to which offline pods are limited as a whole, by their folders.
+
+        kubelet tells the sum of the containers that have a limit where the pod has none: that limits nobody else.
+        """
+        limited = ((folder, house.sandbox.pod.resources.limit, house) for folder, house in self._offline())
+        return {
+            folder: limit
+            for folder, limit, house in limited
+            if limit is not None and all(t.member.container.resources.limit is None for t in house.tenants)
+        }
+
+    def _offline(self) -> Iterator[tuple[str, Household]]:
+        return ((h.folder, h) for h in self.households if h.qos is QosClass.BE and h.folder is not None)
 
     def offline_containers(self) -> list[str]:
         """Return the folders of the containers of offline pods."""
@@ -68,8 +83,7 @@ class Census:
 
     def owners(self) -> dict[str, Owner]:
         """Return the offline pods, by their folders."""
-        offline = ((house.folder, house) for house in self.households if house.qos is QosClass.BE)
-        return {folder: house.sandbox.pod.owner for folder, house in offline if folder is not None}
+        return {folder: house.sandbox.pod.owner for folder, house in self._offline()}
 
     def measured(self) -> list[str]:
         """Return the folders whose counters matter: managed pods, and containers with CPUs of their own."""

@@ -52,9 +52,8 @@ def is_pinned(pod: Pod, container: Container, cpus: frozenset[int]) -> bool:
     return bool(cpus) and container.resources.whole_cpus == len(cpus) and plan.is_guaranteed(pod, container)
 
 
-def merged(container: Container, wanted: Resources) -> Resources:
-    """Return the container's resources after an update; what the update does not name stays."""
-    old = container.resources
+def merged(old: Resources, wanted: Resources) -> Resources:
+    """Return the resources of a container or a pod after an update; what the update does not name stays."""
     return Resources(
         shares=wanted.shares or old.shares,
         quota=wanted.quota or old.quota,

@@ -239,7 +239,7 @@ class Loop(threading.Thread):
             return Squeezed(cpus, dict.fromkeys(offline), self._relief.high, self._relief.homebound)
         used = {folder: self.seen.pods.get(folder, Rates()).usage or 0.0 for folder in offline}
         given = {folder: quota for folder, quota in self.seen.quota.items() if quota is not None}
-        shares = squeeze.settled(squeeze.share(state.quota, used, given), given, len(room))
+        shares = squeeze.settled(squeeze.share(state.quota, used, given, people.limits()), given, len(room))
         return Squeezed(cpus, shares, self._relief.high, self._relief.homebound)
 
     def _due(self, wanted: dict[Place, Setting], *, is_due: bool) -> list[Setting]:

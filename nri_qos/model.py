@@ -65,6 +65,11 @@ class Resources:
         return (self.shares or 0) * 1000 // 1024
 
     @property
+    def limit(self) -> float | None:
+        """CPUs, ``None`` if there is no limit."""
+        return self.quota / (self.period or 100_000) if self.quota and self.quota > 0 else None
+
+    @property
     def whole_cpus(self) -> int | None:
         """Return how many whole CPUs are requested and are the limit, or ``None``.
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from google.protobuf.message import DecodeError, Message
 from ubproto.nri.v1alpha1 import nri_pb2
 
-from nri_qos import cpulist, messages, subscription
+from nri_qos import claims, cpulist, messages, subscription
 from nri_qos.config import Failure
 from nri_qos.errors import STATUS
 from nri_qos.grants import NOTHING
@@ -217,6 +217,14 @@ class Plugin:
         self._world.counts["reasserted",] += 1
         return nri_pb2.UpdateContainerResponse(update=[messages.update(request.container.id, kept)])
 
+    def _update_pod(self, payload: bytes, wait_s: float) -> Message:
+        request = nri_pb2.UpdatePodSandboxRequest.FromString(payload)
+        pod, wanted = messages.pod(request.pod), messages.resources(request.linux_resources)
+        with self._world.locked(wait_s) as world:
+            world.add_pod(replace(pod, resources=claims.merged(pod.resources, wanted)))
+        self._wake()
+        return nri_pb2.Empty()
+
     def _state_change(self, payload: bytes, wait_s: float) -> Message:
         message = nri_pb2.StateChangeEvent.FromString(payload)
         self._event(message.event, message.pod, message.container, wait_s)
@@ -275,7 +283,7 @@ _HANDLERS: dict[str, Handler] = {
     "StateChange": Plugin._state_change,
     "Shutdown": lambda *_: nri_pb2.Empty(),
     "RunPodSandbox": _pod_event(nri_pb2.RUN_POD_SANDBOX),
-    "UpdatePodSandbox": _pod_event(nri_pb2.UPDATE_POD_SANDBOX),
+    "UpdatePodSandbox": Plugin._update_pod,
     "PostUpdatePodSandbox": _pod_event(nri_pb2.POST_UPDATE_POD_SANDBOX),
     "StopPodSandbox": _pod_event(nri_pb2.STOP_POD_SANDBOX),
     "RemovePodSandbox": _pod_event(nri_pb2.REMOVE_POD_SANDBOX),

@@ -14,6 +14,7 @@ Source: reference/nri.md section 2.3, which draws on koordlet, volcano, rubik an
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 
 MARGIN = 1.25  # online work may grow by so much within a period
 DECAY = 0.5  # weight of the newest figure when use falls; when it rises, it counts at once
@@ -22,6 +23,7 @@ CALM_PERIODS = 3  # with room to grow, before growing
 GROWTH = 0.1  # share of the CPUs that offline work may gain in a period
 LEAST_STEP = 0.1  # CPUs gained in a period at least, so that small machines come back too
 PATIENCE = 3  # periods for which the last figure stands in for a missing one
+INFINITE = float("inf")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,21 +81,29 @@ def decide(observed: Observed, state: State, limits: Limits) -> State:
     return _move(observed, state, limits, target, floor, room, capacity)
 
 
-def share(quota: float, used: Mapping[str, float], given: Mapping[str, float], least: float = 0.05) -> dict[str, float]:
+def share(
+    quota: float,
+    used: Mapping[str, float],
+    given: Mapping[str, float],
+    most: Mapping[str, float] = MappingProxyType({}),
+    least: float = 0.05,
+) -> dict[str, float]:
     """Divide ``quota`` among offline pods that used so much with so much given; return CPUs for each.
 
-    Who uses little leaves the rest to the others; who ran into its share may want any amount. What nobody wants is
-    spread evenly, so that an idle pod can start at once. Each gets ``least``, even if that is more in all.
+    Who uses little leaves the rest to the others; who ran into its share may want any amount, up to ``most``, which is
+    its own limit. What nobody wants is spread evenly, so that an idle pod can start at once. Each gets ``least``, even
+    if that is more in all.
     """
     wants = {
-        pod: float("inf") if cpus >= 0.8 * given.get(pod, 0.0) else max(1.5 * cpus, least) for pod, cpus in used.items()
+        pod: most.get(pod, INFINITE) if cpus >= 0.8 * given.get(pod, 0.0) else max(1.5 * cpus, least)
+        for pod, cpus in used.items()
     }
     shares: dict[str, float] = {}
     left = quota
     for number, pod in enumerate(sorted(wants, key=lambda pod: (wants[pod], pod))):
         shares[pod] = min(wants[pod], left / (len(wants) - number))
         left -= shares[pod]
-    return {pod: max(cpus + left / len(shares), least) for pod, cpus in shares.items()}
+    return {pod: min(max(cpus + left / len(shares), least), most.get(pod, INFINITE)) for pod, cpus in shares.items()}
 
 
 def settled(shares: Mapping[str, float], given: Mapping[str, float], capacity: float) -> dict[str, float]:

@@ -148,7 +148,7 @@ class World:
             self.counts["unknown_containers",] += 1
             self._adopt([container], pod)
             return None
-        resources = claims.merged(member.container, wanted)
+        resources = claims.merged(member.container.resources, wanted)
         member = replace(member, container=replace(container, resources=resources))
         self.members[container.id] = member
         if member.own_cpus and resources.whole_cpus != len(member.own_cpus):

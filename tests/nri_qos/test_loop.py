@@ -136,6 +136,25 @@ def test_a_burst_that_somebody_set_does_not_keep_the_quota_from_falling(
     assert tree.read(batch, "cpu.max.burst") == "400000"
 
 
+def test_a_pod_is_never_given_more_than_its_own_limit(runtime: Runtime, plugin: Plugin, tree: Tree) -> None:
+    """A limit of the pod as a whole is in no container's cgroup: what is written to the pod's would lift it."""
+    plugin.start(config=PERIOD)
+    runtime.register()
+    limited = pod("limited", "BE")
+    limited.linux.pod_resources.cpu.quota.value, limited.linux.pod_resources.cpu.period.value = 50_000, 100_000
+    folder, _ = run(runtime, tree, limited, files={"cpu.max": "50000 100000"})
+    mixed = pod("mixed", "BE")  # one of its containers has a limit, which kubelet tells as the pod's
+    mixed.linux.pod_resources.cpu.CopyFrom(limited.linux.pod_resources.cpu)
+    free, _ = run(runtime, tree, mixed, cpus=0.5)
+    until(lambda: 0.5 < quota(tree, free) < 9)
+    check_every(0.1, lambda: quota(tree, folder) <= 0.5, 10)
+    resized = nri_pb2.UpdatePodSandboxRequest(pod=limited)
+    resized.linux_resources.cpu.quota.value = 100_000
+    runtime.peer.call("UpdatePodSandbox", resized, nri_pb2.Empty)
+    until(lambda: quota(tree, folder) == 1.0)
+    assert quota(tree, free) > 1.0
+
+
 @pytest.mark.parametrize("parent", ["system.slice", "/k8s.io", "kubepods-besteffort.slice"])
 def test_what_is_done_to_a_pod_is_not_done_to_those_beside_it(
     parent: str, runtime: Runtime, plugin: Plugin, tree: Tree

@@ -173,6 +173,21 @@ def test_it_converges_under_steady_load_from_anywhere(start: float, online: floa
 pods = st.dictionaries(st.text("abc", min_size=1, max_size=3), st.floats(0, 8), min_size=1, max_size=9)
 
 
+@given(st.floats(0.01, 64), pods, st.data())
+def test_nobody_gets_more_than_its_own_limit_and_the_others_get_the_rest(
+    quota: float, used: dict[str, float], data: st.DataObject
+) -> None:
+    most = data.draw(st.dictionaries(st.sampled_from(sorted(used)), st.floats(0.1, 8)))
+    shares = share(quota, used, given=dict.fromkeys(used, 1.0), most=most)
+    assert all(shares[pod] <= limit for pod, limit in most.items())
+    assert shares == share(quota, used, dict.fromkeys(used, 1.0)) or most
+
+
+def test_a_pod_at_its_own_limit_leaves_the_rest_to_the_others() -> None:
+    shares = share(4.0, {"limited": 0.5, "free": 3.0}, {"limited": 0.5, "free": 3.0}, most={"limited": 0.5})
+    assert shares == {"limited": 0.5, "free": 3.5}
+
+
 @given(st.floats(0.01, 64), pods)
 def test_shares_add_up_and_nobody_starves(quota: float, used: dict[str, float]) -> None:
     shares = share(quota, used, given=dict.fromkeys(used, 1.0))
