@@ -77,6 +77,6 @@ def test_pods_of_an_unmodified_kubernetes_get_devices_volumes_and_qos(node: Mach
         *("python3", "-m", "pytest", *PYTEST, "--junitxml=/tmp/results/kubernetes.xml"),
         "/mnt/payload/e2e/inside/test_kubernetes.py",
         env=INSIDE_ENV,
-        timeout_s=TESTS_S,
+        timeout_s=2 * TESTS_S,
     )
     assert done.exit == 0, done.text[-6000:]
