@@ -2,6 +2,8 @@
 
 The server is the node's own. One that runs is used as it is; otherwise it is started, by systemd where that runs. Its
 threads are the kernel's, so exports outlive the driver. What is exported is read from the table that exportfs(8) keeps.
+Each export is written to a file as well, so that the server has it from its first moment when it starts again, before
+any driver runs: else the programs of other nodes would be told that their open files are stale.
 
 Source: exports(5), exportfs(8), rpc.nfsd(8), rpc.mountd(8), nfsd(7); Linux Documentation/admin-guide/nfs.
 """
@@ -14,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from csi_ub import programs
+from csi_ub.pools.base import doing
 from ubhost.errors import HostFault, UbError, Unsupported
 from ubhost.kernel import mounts
 
@@ -28,10 +31,14 @@ _SPACE = re.compile(r"\\([0-7]{3})")
 
 @dataclass(frozen=True, slots=True)
 class Exports:
-    """``proc`` is where the kernel tells of itself, ``table`` the file in which exportfs keeps what is exported."""
+    """``proc`` is where the kernel tells of itself, ``table`` the file in which exportfs keeps what is exported.
+
+    ``folder`` has the files that exportfs reads when the server starts.
+    """
 
     proc: Path = Path("/proc")
     table: Path = Path("/var/lib/nfs/etab")
+    folder: Path = Path("/etc/exports.d")
     mount: Callable[[str, Path, str], None] = mounts.mount
 
     def check(self) -> None:
@@ -51,13 +58,17 @@ class Exports:
         if not self.is_serving():
             self._start()
         wanted, found = {_client(address(host)) for host in hosts}, self.clients(path)
+        options = f"{_OPTIONS},fsid={number}"
+        self._write(number, f"{_escaped(path)} {' '.join(f'{client}({options})' for client in sorted(wanted))}\n")
         for client in sorted(found - wanted):
             programs.run(["exportfs", "-u", _place(client, path)])
         for client in sorted(wanted - found):
-            programs.run(["exportfs", "-o", f"{_OPTIONS},fsid={number}", _place(client, path)])
+            programs.run(["exportfs", "-o", options, _place(client, path)])
 
-    def remove(self, path: Path) -> None:
+    def remove(self, path: Path, number: str) -> None:
         """Offer ``path`` to nobody any more; it may not be offered."""
+        with doing("remove", self._file(number)):
+            self._file(number).unlink(missing_ok=True)
         for client in sorted(self.clients(path)):
             programs.run(["exportfs", "-u", _place(client, path)])
 
@@ -71,6 +82,19 @@ class Exports:
             raise HostFault(f"cannot read {self.table}: {error.strerror}") from error
         entries = [match for line in lines if (match := _ETAB.fullmatch(line.strip()))]
         return {match[2] for match in entries if _SPACE.sub(lambda code: chr(int(code[1], 8)), match[1]) == str(path)}
+
+    def _file(self, number: str) -> Path:
+        return self.folder / f"ub-csi-{number}.exports"
+
+    def _write(self, number: str, text: str) -> None:
+        file = self._file(number)
+        with doing("write", file):
+            if file.exists() and file.read_text(encoding="utf-8") == text:
+                return
+            self.folder.mkdir(parents=True, exist_ok=True)
+            draft = file.with_suffix(".draft")  # exportfs reads what ends in .exports
+            draft.write_text(text, encoding="utf-8")
+            draft.replace(file)
 
     @property
     def _nfsd(self) -> Path:
@@ -132,6 +156,11 @@ def _has(proc: Path, fstype: str) -> bool:
     except OSError as error:
         raise HostFault(f"cannot read {proc}/filesystems: {error.strerror}") from error
     return fstype in {line.split()[-1] for line in lines if line.strip()}
+
+
+def _escaped(path: Path) -> str:
+    """Return a path as exports(5) has it: what would end it is written as octal digits."""
+    return "".join(f"\\{ord(char):03o}" if char in ' \t\n"#\\' else char for char in str(path))
 
 
 def _client(host: str) -> str:

@@ -53,7 +53,7 @@ class NfsEngine(Engine):
 
     def prepare(self, volume: Volume, pool: Pool) -> Volume:
         hosts = {self.peers.address or "127.0.0.1", *self.peers.hosts.values()}
-        self.exports.ensure(_data(pool.path, volume.id), str(uuid.UUID(volume.id.rpartition("-")[2])), hosts)
+        self.exports.ensure(_data(pool.path, volume.id), _number(volume.id), hosts)
         return volume
 
     def look_after(self, volume: Volume, pool: Pool) -> None:
@@ -67,7 +67,7 @@ class NfsEngine(Engine):
             raise Unsupported(f"volume {volume.id} is served over NFS: node {volume.fenced[-1]} can only let go itself")
 
     def retire(self, volume: Volume, pool: Pool) -> None:
-        self.exports.remove(_data(pool.path, volume.id))
+        self.exports.remove(_data(pool.path, volume.id), _number(volume.id))
         self.mounts.drop(volume.id)
 
     def stage(self, reach: Reach) -> int:
@@ -132,6 +132,11 @@ class NfsEngine(Engine):
             if pool.volumes.find(volume_id):
                 return volume_id, pool
         raise NotFound(f"volume {volume_id!r} does not exist on node {self.peers.node}")
+
+
+def _number(volume_id: str) -> str:
+    """Return the UUID that names a volume in file handles."""
+    return str(uuid.UUID(volume_id.rpartition("-")[2]))
 
 
 def _data(pool: Path, volume_id: str) -> Path:

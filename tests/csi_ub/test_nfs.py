@@ -120,7 +120,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     (tmp_path / "a pool").mkdir()
     pool = Pool("default", tmp_path / "a pool", space(PoolType.DIR))
     pool.open()
-    exports = Exports(proc, tmp_path / "etab", mount=lambda *_: None)
+    exports = Exports(proc, tmp_path / "etab", tmp_path / "exports.d", mount=lambda *_: None)
     found = World(tmp_path, pool, None, None, [])  # type: ignore[arg-type]
     hosts = {"owner": HERE, "other": HERE}
 
@@ -164,8 +164,11 @@ def test_a_volume_is_offered_to_its_peers_by_a_number_of_its_own_and_taken_back_
     assert {"rw", "sync", "no_subtree_check", "sec=sys", f"fsid={number}"} <= set(options)
     world.owner.look_after(volume, world.pool)
     assert world.exports() == [line], "it is as it should be, so nothing is done"
+    (file,) = (world.folder / "exports.d").glob("*.exports")
+    assert file.read_text() == line.replace("\t", " ") + "\n", "the server has it when it starts again, without us"
     world.owner.retire(volume, world.pool)
     assert world.exports() == []
+    assert list((world.folder / "exports.d").iterdir()) == []
     world.owner.retire(volume, world.pool)
 
 
@@ -225,7 +228,7 @@ def test_one_node_has_a_volume_for_itself_where_that_is_asked_for(world: World) 
 @pytest.mark.kernel
 def test_what_is_not_offered_or_not_served_is_told_apart(world: World) -> None:
     volume = world.create()
-    world.owner.exports.remove(world.pool.volumes.home / volume.id / "share/data")
+    world.owner.retire(volume, world.pool)
     with pytest.raises(NotFound, match="no more"):
         world.other.stage(world.reach(volume))
     silent = {**world.reach(volume).context, "port": "1"}
