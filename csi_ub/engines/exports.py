@@ -125,8 +125,10 @@ def refuse_without(proc: Path, fstype: str, what: str) -> None:
     """Raise ``Unsupported`` if the kernel has no file system ``fstype``, even after it was asked to load it."""
     if _has(proc, fstype):
         return
+    # Under systemd the driver itself may load nothing (its unit), but may ask for it.
+    by_systemd = ["systemctl", "start", f"modprobe@fs-{fstype}.service"]
     with suppress(UbError):  # what counts is whether it is there
-        programs.run(["modprobe", fstype])
+        programs.run(by_systemd if programs.has_systemd() else ["modprobe", f"fs-{fstype}"])
     if not _has(proc, fstype):
         raise Unsupported(
             f"consistency close-to-open needs {what} in the kernel of each node: {fstype} is not in {proc}/filesystems "

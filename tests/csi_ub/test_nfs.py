@@ -258,6 +258,16 @@ def test_what_is_missing_on_a_node_is_named(world: World, lacking: str, monkeypa
         engines.choose("nfs", Consistency.CLOSE_TO_OPEN)
 
 
+def test_a_kernel_that_has_it_as_a_module_is_asked_to_load_it(world: World) -> None:
+    (world.proc / "filesystems").write_text("\text4\n")
+    with pytest.raises(Unsupported, match="nfs4"):
+        world.owner.check()
+    modprobe = world.folder / "bin/modprobe"
+    modprobe.write_text(f'#!/bin/sh\ncase $1 in fs-*) echo "nodev\t${{1#fs-}}" >>{world.proc}/filesystems;; esac\n')
+    modprobe.chmod(0o755)
+    world.owner.check()
+
+
 def test_a_driver_says_what_close_to_open_needs_and_never_calls_it_strong(driver: Driver) -> None:
     for wrong in ({"replicas": "3"}, {"type": "model"}, {"maxStaleness": "5s"}, {"engine": "bind"}):
         with refused(grpc.StatusCode.INVALID_ARGUMENT):
