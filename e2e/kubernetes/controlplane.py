@@ -7,6 +7,7 @@ import base64
 import contextlib
 import json
 import secrets
+import shutil
 import signal
 import socket
 import subprocess
@@ -92,6 +93,7 @@ class ControlPlane:
 def control_plane(folder: Path, programs: Path) -> Iterator[ControlPlane]:
     """Run etcd and an API server of ``programs``; all they write is below ``folder``."""
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    shutil.rmtree(folder / "etcd", ignore_errors=True)  # of a run before
     plane = ControlPlane(folder, programs, _free_port(), {user: secrets.token_hex(16) for user in USERS})
     lines = [f'{plane.tokens[user]},{user},{user},"{groups}"\n' for user, groups in USERS.items()]
     (folder / "tokens.csv").write_text("".join(lines))
