@@ -2,6 +2,7 @@
 
 import errno as numbers
 import os
+import tempfile
 from pathlib import Path
 
 import yaml
@@ -54,7 +55,8 @@ class Daemon(Subject):
     def __init__(self, folder: Path, sharing: Sharing) -> None:
         scenario = folder / "scenario.yaml"
         scenario.write_text(yaml.safe_dump({"name": "c", "sharing": sharing.value, "nodes": [{"name": "node0"}]}))
-        self._running = running(scenario, Path(f"/tmp/ubsim-contract-{os.getpid()}"))
+        self._short = tempfile.TemporaryDirectory(prefix="ubsim-")  # that of pytest is too long for sockets
+        self._running = running(scenario, Path(self._short.name) / "sim")
         self._node = self._running.__enter__()["node0"]
         self.provider = choose(self._node.roots, "sim")
         self._open: dict[str, int] = {}
@@ -63,6 +65,7 @@ class Daemon(Subject):
         for name in tuple(self._open):
             self.kill(name)
         self._running.__exit__(None, None, None)
+        self._short.cleanup()
 
     def pod(self, name: str) -> int:
         named_netns.make(Path("/run/netns") / name)

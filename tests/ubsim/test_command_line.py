@@ -1,7 +1,7 @@
 """``ubnode sim``: the same orders from the command line."""
 
-import os
 import re
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -65,9 +65,10 @@ def test_a_generated_scenario_comes_up(tmp_path: Path, capsys: pytest.CaptureFix
     assert ubnode(["sim", "generate", "--nodes", "3", "--devices", "1"]) == 0
     path = tmp_path / "three.yaml"
     path.write_text(capsys.readouterr().out)
-    root = f"/tmp/ubsim-{os.getpid()}"
-    try:
-        assert ubnode(["sim", "up", "--scenario", str(path), "--root", root]) == 0
-        assert ubnode(["sim", "status", "--root", root]) == 0
-    finally:
-        assert ubnode(["sim", "down", "--root", root]) == 0
+    with tempfile.TemporaryDirectory(prefix="ubsim-") as short:  # that of pytest is too long for sockets
+        root = f"{short}/sim"
+        try:
+            assert ubnode(["sim", "up", "--scenario", str(path), "--root", root]) == 0
+            assert ubnode(["sim", "status", "--root", root]) == 0
+        finally:
+            assert ubnode(["sim", "down", "--root", root]) == 0
