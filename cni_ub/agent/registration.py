@@ -12,8 +12,10 @@ pkg/apis/{pluginregistration/v1,deviceplugin/v1beta1}.
 """
 
 import contextlib
+import errno
 import logging
 import os
+import socket
 import stat
 import time
 from collections.abc import Callable
@@ -61,16 +63,18 @@ class Move(Enum):
 class Seen:
     """What can be seen of kubelet and of our socket.
 
-    ``is_patience_over``: kubelet has not been listening to us for too long.
+    ``is_watched``: kubelet listens to us; ``is_patience_over``: it has not for too long; ``is_kubelet_there``: it
+    would hear a call.
     """
 
     way: Way
     is_serving: bool
     has_socket: bool
+    is_watched: bool
     has_kubelet_changed: bool
     is_patience_over: bool
     has_registry: bool
-    has_kubelet_socket: bool
+    is_kubelet_there: bool
 
 
 def first_way(wanted: Registration, *, has_registry: bool) -> Way:
@@ -83,11 +87,13 @@ def next_move(seen: Seen, wanted: Registration) -> Move:
     """Decide what to do. Making the socket again is how either way starts over."""
     if not seen.is_serving or not seen.has_socket:
         return Move.SERVE
+    if seen.is_watched:  # whichever way it came: to change now would take all devices from it for seconds
+        return Move.WAIT
     if seen.way is Way.LEGACY and seen.has_kubelet_changed:  # it restarted: it knows nothing of us
         return Move.SWITCH if wanted is Registration.AUTO and seen.has_registry else Move.SERVE
     if not seen.is_patience_over:
         return Move.WAIT
-    if seen.way is Way.WATCHER and wanted is Registration.AUTO and seen.has_kubelet_socket:
+    if seen.way is Way.WATCHER and wanted is Registration.AUTO and seen.is_kubelet_there:
         return Move.SWITCH
     return Move.SERVE
 
@@ -182,15 +188,17 @@ class KubeletRegistration:
                 self._serve(self._way)
 
     def _see(self, way: Way) -> Seen:
-        kubelet = _identity(self._plugins / "kubelet.sock")
+        path = self._plugins / "kubelet.sock"
+        kubelet, is_patience_over = _identity(path), self._clock() >= self._deadline
         return Seen(
             way=way,
             is_serving=self._server is not None,
             has_socket=self._has_socket(),
+            is_watched=self._plugin is not None and self._plugin.is_watched,
             has_kubelet_changed=kubelet is not None and kubelet != self._kubelet_identity,
-            is_patience_over=self._clock() >= self._deadline,
+            is_patience_over=is_patience_over,
             has_registry=self._registry.is_dir(),
-            has_kubelet_socket=kubelet is not None,
+            is_kubelet_there=is_patience_over and _listens(path),
         )
 
     def _has_socket(self) -> bool:
@@ -276,6 +284,12 @@ def _bind(server: grpc.Server, path: Path, address: str) -> None:
         path.chmod(0o600)  # nobody is answered before the server starts
     except (OSError, RuntimeError) as error:
         raise HostFault(f"cannot listen on {path}: {error}") from error
+
+
+def _listens(path: Path) -> bool:
+    """Whether somebody accepts connections there: a kubelet that was killed leaves its socket behind."""
+    with short(path) as address, socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as caller:
+        return caller.connect_ex(address) in (0, errno.EAGAIN)
 
 
 def _identity(path: Path) -> tuple[int, int] | None:

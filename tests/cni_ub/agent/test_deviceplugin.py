@@ -1,7 +1,9 @@
 """The device plugin against the test kubelet, over real sockets."""
 
+import logging
 import socket
 import stat
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -11,6 +13,7 @@ import pytest
 from ubproto.deviceplugin.v1beta1 import deviceplugin_pb2 as pb
 from ubproto.deviceplugin.v1beta1 import deviceplugin_pb2_grpc
 
+from cni_ub.agent import registration
 from cni_ub.agent.service import Service
 from cni_ub.agent.services import services
 from cni_ub.agent.settings import KubeletSettings, Registration, Resource, Settings
@@ -22,6 +25,7 @@ from ubhost.provider import Sharing
 from ubsim.kubelet import Kubelet, Registered, Rejected
 
 NAME = "unifiedbus.com/ub_net_device"
+LOOKS_S = 2.5  # the agent looks at kubelet once a second
 
 
 @contextmanager
@@ -136,6 +140,42 @@ def test_a_restart_of_kubelet_is_survived(host: Host, kubelet: Kubelet, way: Reg
         assert kubelet.pods["default/web"]["main"][NAME] == ["urma_1"]
         answer = kubelet.admit("default/db", {"main": {NAME: 1}})["main"]
         assert answer.envs["UB_NET_DEVICE"] == "urma_3"
+
+
+def test_a_kubelet_that_was_called_and_listens_keeps_its_stream_whatever_happens_to_its_socket(
+    host: Host, kubelet: Kubelet
+) -> None:
+    """A starting kubelet makes its socket anew while our call waits for it (seen with kubelet 1.37)."""
+    kubelet.start()
+    for way in (Registration.LEGACY, Registration.AUTO):
+        if way is Registration.AUTO:  # it has begun with the call, and sees the other door only now
+            (host.kubelet / "plugins_registry").rename(host.kubelet / "later")
+        with serving(host, by(way)):
+            kubelet.wait_for(NAME, healthy=4)
+            if way is Registration.AUTO:
+                (host.kubelet / "later").rename(host.kubelet / "plugins_registry")
+            before = len(kubelet.registrations)
+            (host.kubelet / "device-plugins/kubelet.sock").chmod(0o660)
+            time.sleep(LOOKS_S)
+            assert len(kubelet.registrations) == before
+            kubelet.wait_for(NAME, healthy=4)
+
+
+def test_a_socket_that_a_dead_kubelet_left_is_not_called(
+    host: Host, kubelet: Kubelet, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(registration, "PATIENCE_S", 0.5)
+    kubelet.start()
+    with serving(host), caplog.at_level(logging.INFO):
+        kubelet.wait_for(NAME, healthy=4)
+        kubelet.kill()
+        caplog.clear()
+        wait_for(lambda: caplog.records != [])  # patience is over
+        time.sleep(LOOKS_S)
+        assert {record.way for record in caplog.records if hasattr(record, "way")} == {"plugin watcher"}
+        kubelet.start()
+        kubelet.wait_for(NAME, healthy=4)
+        assert kubelet.registrations[-1] == Registered(NAME, "watcher")
 
 
 def test_a_kubelet_that_died_makes_us_not_ready_and_one_that_comes_back_makes_us_ready(

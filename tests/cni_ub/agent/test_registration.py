@@ -11,10 +11,11 @@ WELL = Seen(
     way=Way.WATCHER,
     is_serving=True,
     has_socket=True,
+    is_watched=True,
     has_kubelet_changed=False,
     is_patience_over=False,
     has_registry=True,
-    has_kubelet_socket=True,
+    is_kubelet_there=True,
 )
 AUTO, WATCHER, LEGACY = Registration.AUTO, Registration.WATCHER, Registration.LEGACY
 
@@ -40,18 +41,24 @@ def test_a_socket_that_is_gone_is_made_again(way: Way, lost: dict[str, bool]) ->
 
 
 def test_a_kubelet_that_restarted_is_called_again() -> None:
-    seen = replace(WELL, way=Way.LEGACY, has_kubelet_changed=True)
+    seen = replace(WELL, way=Way.LEGACY, is_watched=False, has_kubelet_changed=True)
     assert next_move(seen, LEGACY) is Move.SERVE
     assert next_move(seen, AUTO) is Move.SWITCH  # perhaps the new one watches
     assert next_move(replace(seen, has_registry=False), AUTO) is Move.SERVE
 
 
 def test_a_kubelet_that_finds_sockets_itself_need_not_be_told_of_its_restart() -> None:
-    assert next_move(replace(WELL, has_kubelet_changed=True), AUTO) is Move.WAIT
+    assert next_move(replace(WELL, is_watched=False, has_kubelet_changed=True), AUTO) is Move.WAIT
+
+
+@pytest.mark.parametrize("wanted", Registration)
+@pytest.mark.parametrize("way", Way)
+def test_a_kubelet_that_listens_is_not_left_for_another_way(way: Way, wanted: Registration) -> None:
+    assert next_move(replace(WELL, way=way, has_kubelet_changed=True, is_patience_over=True), wanted) is Move.WAIT
 
 
 def test_a_kubelet_that_does_not_come_is_called_where_that_is_allowed() -> None:
-    late = replace(WELL, is_patience_over=True)
+    late = replace(WELL, is_watched=False, is_patience_over=True)
     assert next_move(late, AUTO) is Move.SWITCH
     assert next_move(late, WATCHER) is Move.SERVE  # a new socket is a new chance to be seen
-    assert next_move(replace(late, has_kubelet_socket=False), AUTO) is Move.SERVE
+    assert next_move(replace(late, is_kubelet_there=False), AUTO) is Move.SERVE
