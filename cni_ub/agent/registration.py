@@ -12,10 +12,7 @@ pkg/apis/{pluginregistration/v1,deviceplugin/v1beta1}.
 """
 
 import contextlib
-import errno
 import logging
-import os
-import socket
 import stat
 import time
 from collections.abc import Callable
@@ -33,7 +30,7 @@ from ubproto.pluginregistration.v1 import pluginregistration_pb2_grpc
 from cni_ub.agent.deviceplugin import API_VERSION, DevicePlugin, options
 from cni_ub.agent.service import Loop
 from cni_ub.agent.settings import Registration
-from cni_ub.agent.socketpath import short
+from cni_ub.agent.socketpath import identity, listens, short
 from cni_ub.agent.status import ReasonToStatus
 from ubhost.errors import HostFault
 
@@ -189,7 +186,7 @@ class KubeletRegistration:
 
     def _see(self, way: Way) -> Seen:
         path = self._plugins / "kubelet.sock"
-        kubelet, is_patience_over = _identity(path), self._clock() >= self._deadline
+        kubelet, is_patience_over = identity(path), self._clock() >= self._deadline
         return Seen(
             way=way,
             is_serving=self._server is not None,
@@ -198,12 +195,12 @@ class KubeletRegistration:
             has_kubelet_changed=kubelet is not None and kubelet != self._kubelet_identity,
             is_patience_over=is_patience_over,
             has_registry=self._registry.is_dir(),
-            is_kubelet_there=is_patience_over and _listens(path),
+            is_kubelet_there=is_patience_over and listens(path),
         )
 
     def _has_socket(self) -> bool:
         """Whether our socket is still where we made it: a starting kubelet removes it."""
-        return self._bound is not None and _identity(self._bound) == self._socket_identity
+        return self._bound is not None and identity(self._bound) == self._socket_identity
 
     def _path(self, way: Way) -> Path:
         folder = self._registry if way is Way.WATCHER else self._plugins
@@ -220,7 +217,7 @@ class KubeletRegistration:
         if not path.parent.is_dir():
             raise HostFault(f"{path.parent} is missing: kubelet has not run on this node, or it is not mounted here")
         kubelet = self._plugins / "kubelet.sock"
-        self._kubelet_identity = _identity(kubelet)
+        self._kubelet_identity = identity(kubelet)
         if way is Way.LEGACY and self._kubelet_identity is None:
             raise HostFault(f"kubelet is not running: there is no {kubelet}")
         self._open(path, way)
@@ -242,7 +239,7 @@ class KubeletRegistration:
             self._opened = opened.pop_all()
         server.start()
         self._server, self._plugin, self._registrar = server, plugin, registrar
-        self._bound, self._socket_identity = path, _identity(path)
+        self._bound, self._socket_identity = path, identity(path)
         log.info("serving a resource", extra={"resource": self._resource, "socket": str(path), "way": way.value})
 
     def _register(self, path: Path, kubelet: Path) -> None:
@@ -284,21 +281,3 @@ def _bind(server: grpc.Server, path: Path, address: str) -> None:
         path.chmod(0o600)  # nobody is answered before the server starts
     except (OSError, RuntimeError) as error:
         raise HostFault(f"cannot listen on {path}: {error}") from error
-
-
-def _listens(path: Path) -> bool:
-    """Whether somebody accepts connections there: a kubelet that was killed leaves its socket behind."""
-    with short(path) as address, socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as caller:
-        return caller.connect_ex(address) in (0, errno.EAGAIN)
-
-
-def _identity(path: Path) -> tuple[int, int] | None:
-    """Return what tells one socket at a path from its successor; ``None`` if there is none.
-
-    Inode numbers are used again at once on some file systems, the time of the last change is not.
-    """
-    try:
-        found = os.lstat(path)
-    except OSError:
-        return None
-    return (found.st_ino, found.st_ctime_ns) if stat.S_ISSOCK(found.st_mode) else None
