@@ -1,4 +1,4 @@
-"""Unix sockets: at paths longer than the kernel takes (107 bytes), as below the root of a simulated node; who is there."""
+"""Unix sockets: at paths longer than the kernel takes (107 bytes), as on a simulated node; and who is there."""
 
 import errno
 import os
