@@ -99,6 +99,7 @@ class Runtime:
         resources: Resources | None = None,
         host_ports: Mapping[int, int] | None = None,
         host_network: bool = False,
+        privileged: bool = False,
         cgroup_parent: str = "",
     ) -> Pod:
         """Create a pod sandbox in the cgroup that the kubelet would choose.
@@ -106,6 +107,7 @@ class Runtime:
         Args:
             host_ports: port of the node -> port of the pod.
             host_network: share the node's network: no CNI plugin is called.
+            privileged: its containers may all, see the node's processes, and give their mounts to the node.
             cgroup_parent: another cgroup, as who has no kubelet would choose.
         """
         uid = str(uuid.uuid4())
@@ -121,7 +123,10 @@ class Runtime:
             linux=pb.LinuxPodSandboxConfig(
                 cgroup_parent=cgroup_parent or _pod_slice((resources or Resources()).qos_class, uid),
                 security_context=pb.LinuxSandboxSecurityContext(
-                    namespace_options=pb.NamespaceOption(network=pb.NODE if host_network else pb.POD)
+                    privileged=privileged,
+                    namespace_options=pb.NamespaceOption(
+                        network=pb.NODE if host_network else pb.POD, pid=pb.NODE if privileged else pb.POD
+                    ),
                 ),
             ),
         )
@@ -153,6 +158,8 @@ class Runtime:
         Args:
             mounts: path on the node -> path in the container.
         """
+        security = pod.config.linux.security_context
+        propagation = pb.PROPAGATION_BIDIRECTIONAL if security.privileged else pb.PROPAGATION_HOST_TO_CONTAINER
         config = pb.ContainerConfig(
             metadata=pb.ContainerMetadata(name=name),
             image=pb.ImageSpec(image=IMAGE),
@@ -160,14 +167,14 @@ class Runtime:
             envs=[pb.KeyValue(key=key, value=value) for key, value in (env or {}).items()],
             log_path=f"{name}.log",
             mounts=[
-                pb.Mount(host_path=str(host), container_path=inner, propagation=pb.PROPAGATION_HOST_TO_CONTAINER)
+                pb.Mount(host_path=str(host), container_path=inner, propagation=propagation)
                 for host, inner in (mounts or {}).items()
             ],
             labels={**pod.config.labels, "io.kubernetes.container.name": name},
             linux=pb.LinuxContainerConfig(
                 resources=(resources or Resources()).message(),
                 security_context=pb.LinuxContainerSecurityContext(
-                    namespace_options=pod.config.linux.security_context.namespace_options
+                    privileged=security.privileged, namespace_options=security.namespace_options
                 ),
             ),
             CDI_devices=[pb.CDIDevice(name=device) for device in cdi_devices],

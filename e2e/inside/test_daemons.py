@@ -4,6 +4,8 @@ The container is privileged, has the node's processes in sight, and its files: c
 """
 
 import json
+import os
+import signal
 import subprocess
 import time
 from collections.abc import Iterator
@@ -15,43 +17,35 @@ import pytest
 from ubproto.csi.v1 import csi_pb2 as pb
 from ubproto.csi.v1 import csi_pb2_grpc as rpc
 
-from e2e.inside.cri import IMAGE
+from e2e.inside.cri import Runtime
 from e2e.inside.csi import CALL_S, Node
 from e2e.inside.programs import BUNDLE
 
 FOLDER = Path("/var/lib/ub-e2e/contained")
-CTR = ("ctr", "--namespace", "k8s.io")
 NAME = "csi-driver"
 WITH_SYSTEMD, WITHOUT = "/usr/bin:/usr/sbin:/bin:/sbin", "/usr/sbin:/sbin"  # systemd-run is in /usr/bin
 PEERS = [{"node": "node0", "address": "127.0.0.1"}, {"node": "node1", "address": "192.0.2.1"}]
 
 
 @contextmanager
-def driver(path: str) -> Iterator[Node]:
+def driver(runtime: Runtime, path: str) -> Iterator[Node]:
     """Run the driver in a container, with the programs of ``path``; the container is killed at the end."""
     FOLDER.mkdir(parents=True, exist_ok=True)
     (FOLDER / "config.yaml").write_text(json.dumps({"peers": PEERS}))
     socket = FOLDER / "csi.sock"
     socket.unlink(missing_ok=True)
     command = (str(BUNDLE / "ub-csi"), "--mode", "all", "--endpoint", f"unix://{socket}", "--node-id", "node0")
-    subprocess.run(
-        [
-            *(*CTR, "run", "--detach", "--privileged", "--net-host", "--with-ns", "pid:/proc/1/ns/pid"),
-            *("--mount", "type=bind,src=/,dst=/host,options=rbind:rw:rshared"),
-            *("--env", f"PATH={path}", "--env", f"UB_ROOT={FOLDER}"),
-            *(IMAGE, NAME, "/bin/chroot", "/host", *command, "--config", str(FOLDER / "config.yaml")),
-        ],
-        check=True,
-        timeout=CALL_S,
-    )
+    pod = runtime.run_pod(NAME, host_network=True, privileged=True)
+    main = (*("/bin/chroot", "/host"), *command, "--config", str(FOLDER / "config.yaml"))
+    env = {"PATH": path, "UB_ROOT": str(FOLDER)}
+    container = runtime.run_container(pod, *main, mounts={Path("/"): "/host"}, env=env)
     try:
         with grpc.insecure_channel(f"unix://{socket}") as channel:
             rpc.IdentityStub(channel).Probe(pb.ProbeRequest(), timeout=CALL_S, wait_for_ready=True)
             yield Node("node0", FOLDER / "kubelet", channel)
     finally:
-        subprocess.run([*CTR, "task", "kill", "--signal", "SIGKILL", NAME], check=False, timeout=CALL_S)
-        subprocess.run([*CTR, "task", "delete", "--force", NAME], check=False, timeout=CALL_S)
-        subprocess.run([*CTR, "container", "delete", NAME], check=False, timeout=CALL_S)
+        os.kill(container.pid, signal.SIGKILL)
+        runtime.remove_pod(pod)
 
 
 def daemons() -> dict[str, int]:
@@ -77,8 +71,8 @@ def nothing_left() -> Iterator[None]:
     subprocess.run(["systemctl", "stop", "ub-csi-*.scope"], check=False)
 
 
-def test_data_daemons_outlive_the_container_of_the_driver() -> None:
-    with driver(WITH_SYSTEMD) as node:
+def test_data_daemons_outlive_the_container_of_the_driver(runtime: Runtime) -> None:
+    with driver(runtime, WITH_SYSTEMD) as node:
         volume = node.create("outlives", engine="glusterfs")
         target = node.publish(volume, "0a1b")
         (target / "file").write_text("before")
@@ -91,7 +85,7 @@ def test_data_daemons_outlive_the_container_of_the_driver() -> None:
     held.write("after!")
     held.close()
     assert (target / "file").read_text() == "after!"
-    with driver(WITH_SYSTEMD) as node:
+    with driver(runtime, WITH_SYSTEMD) as node:
         again = (target / "file").read_text()
         assert (daemons(), again) == (before, "after!"), "the next driver takes them as they are"
         stats = pb.NodeGetVolumeStatsRequest(volume_id=volume.volume_id, volume_path=str(target))
@@ -106,15 +100,16 @@ def test_data_daemons_outlive_the_container_of_the_driver() -> None:
     ).stdout  # fmt: skip
 
 
-def test_without_systemd_they_end_with_the_container_and_the_next_driver_starts_them_again() -> None:
+def test_without_systemd_they_end_with_the_container_and_the_next_driver_starts_them_again(runtime: Runtime) -> None:
     """The negative control: what the test above sees is the scopes' doing."""
-    with driver(WITHOUT) as node:
+    with driver(runtime, WITHOUT) as node:
         volume = node.create("ends", engine="glusterfs")
         target = node.publish(volume, "0a1b")
         (target / "file").write_text("before")
         assert set(daemons()) == {"brick", "client"}
     wait_until_dead()
-    with driver(WITHOUT) as node:
+    with driver(runtime, WITHOUT) as node:
+        node.unpublish(volume, "0a1b")  # what is mounted is dead
         assert (node.publish(volume, "0a1b") / "file").read_text() == "before"
         node.unpublish(volume, "0a1b")
         node.delete(volume)
