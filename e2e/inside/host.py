@@ -56,13 +56,13 @@ def simulated_host(devices: int) -> Iterator[None]:
 
 
 @contextmanager
-def agent_and_kubelet(devices: int) -> Iterator[Kubelet]:
+def agent_and_kubelet(devices: int, *arguments: str) -> Iterator[Kubelet]:
     """Run the node daemon, and a kubelet that it tells of its devices and asks whom they were given to."""
     kubelet = Kubelet(ROOT / "var/lib/kubelet")
     kubelet.start()
     try:
-        with daemon("ub-agent", env={"UB_ROOT": str(ROOT)}):
-            kubelet.wait_for(RESOURCE, healthy=devices, timeout_s=60)
+        with daemon("ub-agent", *arguments, env={"UB_ROOT": str(ROOT)}):
+            kubelet.wait_for(RESOURCE, healthy=devices, timeout_s=240)
             yield kubelet
     finally:
         kubelet.stop()

@@ -1,7 +1,7 @@
 """A TCP stream and how fast it is, from the command line: ordinary sockets, as any program has them.
 
 python3 -m e2e.inside.stream receive PORT SECONDS       take one connection; print the rate after its first second
-python3 -m e2e.inside.stream send HOST PORT             send until killed; then the other end is done, too
+python3 -m e2e.inside.stream send HOST PORT [SOURCE]    send until killed; then the other end is done, too
 """
 
 import contextlib
@@ -33,8 +33,11 @@ def _count(connection: socket.socket, seconds: float) -> tuple[int, float]:
     return received, took
 
 
-def send(host: str, port: int) -> None:
-    with socket.create_connection((host, port)) as connection, contextlib.suppress(ConnectionError):
+def send(host: str, port: int, source: str = "") -> None:
+    with (
+        socket.create_connection((host, port), source_address=(source, 0) if source else None) as connection,
+        contextlib.suppress(ConnectionError),
+    ):
         while True:
             connection.sendall(bytes(CHUNK))
 
@@ -43,4 +46,4 @@ if __name__ == "__main__":
     if sys.argv[1] == "receive":
         receive(int(sys.argv[2]), float(sys.argv[3]))
     else:
-        send(sys.argv[2], int(sys.argv[3]))
+        send(sys.argv[2], int(sys.argv[3]), *sys.argv[4:])

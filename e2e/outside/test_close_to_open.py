@@ -3,45 +3,19 @@
 Level: ordinary Linux; no part of it is a UB figure.
 """
 
-import json
-import shlex
 from collections.abc import Iterator
 
 import pytest
 
-from e2e.__main__ import INSIDE_ENV
-from e2e.channel import Running
-from e2e.inside.csicall import SOCKET
-from e2e.machine import Machine
-from e2e.outside.conftest import ADDRESSES, wait_for
+from e2e.outside.conftest import wait_for
+from e2e.outside.volumes import Pair, create, start_driver
 
-Pair = tuple[Machine, Machine]
-ROOT = "/var/lib/ub-e2e"
 ROUNDS = 30
-
-
-def config() -> str:
-    return json.dumps({"peers": [{"node": f"node{number}", "address": each} for number, each in enumerate(ADDRESSES)]})
-
-
-def start(node: Machine, number: int) -> Running:
-    node.shell(f"mkdir -p {ROOT} && cat > {ROOT}/config.json <<'END'\n{config()}\nEND")
-    command = ("--mode", "all", "--endpoint", f"unix://{SOCKET}", "--node-id", f"node{number}")
-    running = node.start_command(
-        "/mnt/payload/ub-node/ub-csi", *command, "--config", f"{ROOT}/config.json", env={"UB_ROOT": ROOT}
-    )
-    wait_for(lambda: node.run("test", "-S", SOCKET).exit == 0, f"the driver of node{number} listens", by=running)
-    return running
-
-
-def call(node: Machine, *arguments: str) -> str:
-    command = shlex.join(("python3", "-m", "e2e.inside.csicall", *arguments))
-    return node.shell(command, env=INSIDE_ENV, timeout_s=300).strip()
 
 
 @pytest.fixture(scope="module")
 def drivers(pair: Pair) -> Iterator[Pair]:
-    running = [start(node, number) for number, node in enumerate(pair)]
+    running = [start_driver(node) for node in pair]
     yield pair
     for each in running:
         each.kill()
@@ -50,16 +24,15 @@ def drivers(pair: Pair) -> Iterator[Pair]:
 @pytest.fixture
 def folders(drivers: Pair) -> Iterator[tuple[str, str]]:
     """Where one volume of node0 is published on each node; afterwards nothing of it may be left."""
-    volume = call(drivers[0], "create", "claim", "consistency=close-to-open")
-    first, second = (call(node, "publish", volume, "pod") for node in drivers)
+    volume = create(drivers[0], "claim", "consistency=close-to-open")
+    first, second = (str(volume.publish(node)) for node in drivers)
     yield first, second
     for node in drivers:
-        call(node, "unpublish", volume, "pod")
-    call(drivers[0], "delete", volume)
-    id_ = json.loads(volume)["volume_id"]
-    assert id_ not in drivers[0].shell("exportfs -s")
+        volume.on(node, "unpublish")
+    volume.on(drivers[0], "delete")
+    assert volume.ident not in drivers[0].shell("exportfs -s")
     for node in drivers:
-        assert id_ not in node.shell("cat /proc/self/mountinfo")
+        assert volume.ident not in node.shell("cat /proc/self/mountinfo")
 
 
 def test_what_was_closed_on_one_node_is_read_by_who_opens_it_next(drivers: Pair, folders: tuple[str, str]) -> None:
@@ -114,7 +87,7 @@ def test_a_silent_owner_is_told_of_and_waited_for(drivers: Pair, folders: tuple[
     drivers[1].shell(f"echo before > {folders[1]}/file")
     drivers[0].shell("ip link set eth0 down")
     try:
-        shown = drivers[1].shell(f"UB_ROOT={ROOT} timeout 60 /mnt/payload/ub-node/ubnode volumes")
+        shown = drivers[1].shell("timeout 60 /mnt/payload/ub-node/ubnode volumes")
         assert "does not answer" in shown
     finally:
         drivers[0].shell("ip link set eth0 up")
