@@ -92,6 +92,9 @@ test-apiserver: ## the Helm chart, given to a real API server (needs Go; the fir
 e2e-kubernetes: kubernetes ## a cluster of one node: kubelet in the guest gives pods our devices, volumes and QoS (5 min)
 	@packaging/setup e2e && UB_E2E_KUBERNETES=1 $(PY) -m e2e -k kubernetes
 
+e2e-long:       ## tests of the guest that take minutes each: rates, knobs, borrowed memory, volumes of two kernels (30 min)
+	@packaging/setup e2e && UB_E2E_LONG=1 $(PY) -m e2e -k "not drills"
+
 e2e:            ## the built executables on a real node: QEMU, containerd, three NUMA nodes
 	@packaging/setup e2e && $(PY) -m e2e
 

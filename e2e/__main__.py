@@ -26,9 +26,14 @@ from e2e.payload import payload
 
 REPO = Path(__file__).parents[1]
 OUTPUT = REPO / "build" / "e2e"
-TESTS_S = 900.0
+TESTS_S = 1500.0
 PYTEST = ("-p", "no:cacheprovider", "--import-mode=importlib", "-W", "error", "-ra", "--color=no", "--durations=10")
-INSIDE_ENV = {"PYTHONPATH": "/mnt/payload:/mnt/payload/proto:/usr/lib/ub-e2e/python", "PYTHONDONTWRITEBYTECODE": "1"}
+INSIDE_ENV = {
+    "PYTHONPATH": "/mnt/payload:/mnt/payload/proto:/usr/lib/ub-e2e/python",
+    "PYTHONDONTWRITEBYTECODE": "1",
+    "PYTEST_DEBUG_TEMPROOT": "/var/tmp",  # the first unit with a /tmp of its own starts what empties /tmp at boot
+    **{key: value for key, value in os.environ.items() if key == "UB_E2E_LONG"},
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:

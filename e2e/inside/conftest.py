@@ -1,5 +1,6 @@
 """The node that the tests run on: container images, a runtime without left-overs."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -7,8 +8,10 @@ import pytest
 
 from e2e.inside.cri import Runtime, import_images
 
-# It needs a cluster to join: e2e/outside/test_kubernetes.py has one.
+# The first needs a cluster to join, which e2e/outside/test_kubernetes.py has; the others take minutes: make e2e-long.
 collect_ignore = [] if Path("/run/cluster.json").exists() else ["test_kubernetes.py"]
+if not os.environ.get("UB_E2E_LONG"):
+    collect_ignore += ["test_knobs.py", "test_rates.py"]
 
 
 @pytest.fixture(scope="session")

@@ -13,9 +13,15 @@ from e2e.channel import Running
 from e2e.machine import Link, Machine, Spec
 from e2e.payload import payload
 
-# Minutes each, more on a machine that others use: not part of every run, and not of CI's. `make drills` and
-# `make e2e-kubernetes` run them.
-LONG = {"test_drills.py": "UB_E2E_LONG", "test_kubernetes.py": "UB_E2E_KUBERNETES"}
+# Minutes each, more on a machine that others use: not part of every run, and not of CI's. `make drills`,
+# `make e2e-long` and `make e2e-kubernetes` run them.
+LONG = {
+    "test_borrowed_memory.py": "UB_E2E_LONG",
+    "test_close_to_open.py": "UB_E2E_LONG",
+    "test_drills.py": "UB_E2E_LONG",
+    "test_kubernetes.py": "UB_E2E_KUBERNETES",
+    "test_shared_volumes.py": "UB_E2E_LONG",
+}
 collect_ignore = [file for file, asked in LONG.items() if not os.environ.get(asked)]
 SHARED_MEMORY = 128 << 20
 ADDRESSES = ("10.9.0.1", "10.9.0.2")
