@@ -98,4 +98,4 @@ e2e-long:       ## tests of the guest that take minutes each: rates, knobs, borr
 e2e:            ## the built executables on a real node: QEMU, containerd, three NUMA nodes
 	@packaging/setup e2e && $(PY) -m e2e
 
-.PHONY: test-apiserver kubernetes e2e-kubernetes drills docs manifests bench-csi bench-nri bench-qos consistency consistency-short conformance help setup demo test test-kernel test-binary test-chart release image bench-cni bench-startup bench-agent bench-zerocopy lint fmt type proto build e2e
+.PHONY: e2e-long test-apiserver kubernetes e2e-kubernetes drills docs manifests bench-csi bench-nri bench-qos consistency consistency-short conformance help setup demo test test-kernel test-binary test-chart release image bench-cni bench-startup bench-agent bench-zerocopy lint fmt type proto build e2e
