@@ -3,6 +3,7 @@
 The agent's UB host is simulated (level: stand-in); systemd, containerd, kernel and files are real.
 """
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -50,6 +51,8 @@ def files() -> dict[str, str]:
 def untouched() -> dict[str, str]:
     """The files of the node before anything was installed."""
     Path("/opt/cni/bin/ub-cni").unlink(missing_ok=True)  # other tests link it there by hand
+    for folder in ("/run/ub-node", "/var/lib/ub-node"):  # and run daemons by hand
+        shutil.rmtree(folder, ignore_errors=True)
     write_conflist(BRIDGE, {"type": "ub-cni", "deviceID": "urma_1"})
     return files()
 
