@@ -6,7 +6,6 @@ follow them: an absolute one starts at the node's root, and ``..`` does not lead
 
 import fcntl
 import os
-import socket
 import stat
 import subprocess
 from collections.abc import Iterable, Iterator
@@ -237,7 +236,7 @@ class Node:
                 [program, "--restore"], env={"UB_ROOT": str(self.root)}, check=True, capture_output=True, text=True
             )
             return
-        if _answers(self.place(AGENT_SOCKET, follow=True)):
+        if socketpath.listens(self.place(AGENT_SOCKET, follow=True)):
             raise Busy("ub-agent runs on this node: end it first, or it writes again what is removed")
         file = self.place(f"{CONFIGS}/agent.yaml", follow=True)
         try:
@@ -245,14 +244,6 @@ class Node:
         except InvalidRequest:  # the agent could not run with it either
             settings = AgentConfig()
         clean(settings, Roots(self.root))
-
-
-def _answers(path: Path) -> bool:
-    """Whether a living process listens at a socket."""
-    if not path.is_socket():
-        return False
-    with socketpath.short(path) as near, socket.socket(socket.AF_UNIX) as probe:
-        return probe.connect_ex(near) == 0
 
 
 def _run(command: tuple[str, ...]) -> None:
