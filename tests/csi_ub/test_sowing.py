@@ -83,6 +83,16 @@ def tree(folder: Path) -> dict[str, object]:
     return found
 
 
+def filled(node: Driver, volume: csi.Volume) -> dict[str, object]:
+    """Fill a volume through a pod that then leaves; return what is in it."""
+    node.stage(volume)
+    fill(node.publish(volume))
+    wanted = tree(node.pool / "volumes" / volume.volume_id / "share/data")
+    node.unpublish(volume)
+    node.unstage(volume)
+    return wanted
+
+
 def differ(wanted: dict[str, object], folder: Path) -> dict[str, object]:
     """Return what is not as wanted in a folder, by name: as it should be, and as it is."""
     found = tree(folder)
@@ -110,12 +120,7 @@ def test_a_volume_from_a_snapshot_has_its_bytes_on_all_three_nodes_when_it_is_an
     nodes: list[Driver], kept: str
 ) -> None:
     origin = nodes[0].create("origin", parameters={"replicas": kept})
-    nodes[0].stage(origin)
-    target = nodes[0].publish(origin)
-    fill(target)
-    wanted = tree(nodes[0].pool / "volumes" / origin.volume_id / "share/data")
-    nodes[0].unpublish(origin)
-    nodes[0].unstage(origin)
+    wanted = filled(nodes[0], origin)
     snapshot = snapshot_of(nodes[0], origin)
     copy = made_from(nodes[0], snapshot=snapshot)
     assert [differ(wanted, path) for path in replicas(nodes, copy)] == [{}] * 3
@@ -171,12 +176,7 @@ def test_a_volume_is_not_made_while_one_of_three_cannot_have_its_bytes(nodes: li
 
 def test_a_driver_killed_while_it_makes_one_goes_on_at_the_next_call(nodes: list[Driver]) -> None:
     origin = nodes[0].create("origin", parameters=THREE)
-    nodes[0].stage(origin)
-    target = nodes[0].publish(origin)
-    fill(target)
-    wanted = tree(nodes[0].pool / "volumes" / origin.volume_id / "share/data")
-    nodes[0].unpublish(origin)
-    nodes[0].unstage(origin)
+    wanted = filled(nodes[0], origin)
     snapshot = snapshot_of(nodes[0], origin)
     began = time.monotonic()
     nodes[0].delete(made_from(nodes[0], snapshot=snapshot).volume_id)
