@@ -154,14 +154,22 @@ class Driver:
     def target(self, volume: csi.Volume, pod: str = "pod1") -> Path:
         return self.kubelet / "pods" / pod / "volumes" / volume.volume_id[:20] / "mount"
 
-    def stage(self, volume: csi.Volume, mode: int = RWX, flags: tuple[str, ...] = ()) -> Path:
+    def stage(
+        self,
+        volume: csi.Volume,
+        mode: int = RWX,
+        flags: tuple[str, ...] = (),
+        *,
+        use: csi.VolumeCapability | None = None,
+    ) -> Path:
+        """``use`` in place of ``mode`` and ``flags``: of a device, say."""
         staging = self.staging(volume)
         staging.mkdir(parents=True, exist_ok=True)
         self.rpc.NodeStageVolume(
             csi.NodeStageVolumeRequest(
                 volume_id=volume.volume_id,
                 staging_target_path=str(staging),
-                volume_capability=capability(mode, flags=flags),
+                volume_capability=use or capability(mode, flags=flags),
                 volume_context=volume.volume_context,
             )
         )
@@ -181,6 +189,7 @@ class Driver:
         readonly: bool = False,
         flags: tuple[str, ...] = (),
         target: Path | None = None,
+        use: csi.VolumeCapability | None = None,
     ) -> Path:
         target = target or self.target(volume, pod)
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -189,7 +198,7 @@ class Driver:
                 volume_id=volume.volume_id,
                 staging_target_path=str(self.staging(volume)),
                 target_path=str(target),
-                volume_capability=capability(mode, flags=flags),
+                volume_capability=use or capability(mode, flags=flags),
                 readonly=readonly,
                 volume_context=volume.volume_context,
             )

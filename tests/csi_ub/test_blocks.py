@@ -37,33 +37,13 @@ def create(driver: Driver, name: str = "pvc", size: int = SIZE, **more: str) -> 
 
 
 def stage(driver: Driver, volume: csi.Volume, wanted: csi.VolumeCapability = BLOCK) -> None:
-    driver.staging(volume).mkdir(parents=True, exist_ok=True)
-    driver.rpc.NodeStageVolume(
-        csi.NodeStageVolumeRequest(
-            volume_id=volume.volume_id,
-            staging_target_path=str(driver.staging(volume)),
-            volume_capability=wanted,
-            volume_context=volume.volume_context,
-        )
-    )
+    driver.stage(volume, use=wanted)
 
 
 def publish(
     driver: Driver, volume: csi.Volume, pod: str = "pod1", *, readonly: bool = False, target: Path | None = None
 ) -> Path:
-    target = target or driver.target(volume, pod)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    driver.rpc.NodePublishVolume(
-        csi.NodePublishVolumeRequest(
-            volume_id=volume.volume_id,
-            staging_target_path=str(driver.staging(volume)),
-            target_path=str(target),
-            volume_capability=BLOCK,
-            readonly=readonly,
-            volume_context=volume.volume_context,
-        )
-    )
-    return target
+    return driver.publish(volume, pod, readonly=readonly, target=target, use=BLOCK)
 
 
 def used(driver: Driver, volume: csi.Volume) -> Path:
