@@ -6,7 +6,6 @@ gRPC's own threads do not survive a fork.
 
 import logging
 import os
-import socket
 import stat
 import threading
 from collections.abc import Callable, Sequence
@@ -18,6 +17,7 @@ import grpc
 from csi_ub.errors import Observe, ReasonToStatus
 from ubhost.errors import Busy, HostFault, InvalidRequest
 from ubhost.notify import Manager
+from ubhost.socketpath import listens
 
 THREADS = 64  # a hung mount holds one of them at most (see csi_ub.node), 32 parallel creates must fit
 DRAIN_S = 20.0  # kubelet gives a pod 30 s between SIGTERM and SIGKILL
@@ -53,13 +53,9 @@ def clear(path: Path) -> None:
     except FileNotFoundError:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o750)
         return
-    with socket.socket(socket.AF_UNIX) as probe:
-        try:
-            probe.connect(str(path))
-        except OSError:
-            path.unlink(missing_ok=True)
-            return
-    raise Busy(f"another process serves {path}")
+    if listens(path):
+        raise Busy(f"another process serves {path}")
+    path.unlink(missing_ok=True)
 
 
 class Server:

@@ -108,7 +108,7 @@ def one_at_a_time() -> Iterator[None]:
 def parts() -> list[tuple[Path, str]]:
     """Return what goes to the guest: the executables, the tests that run there, and what those import of ours."""
     kubelet = [f"ubsim/{file.name}" for file in (REPO / "ubsim").glob("kubelet*.py")]
-    ours = ("e2e/inside", "proto", *kubelet, "cni_ub/agent/socketpath.py")
+    ours = ("e2e/inside", "proto", *kubelet, "ubhost/socketpath.py")
     before = os.environ.get("UB_E2E_BEFORE")  # an older release, for the drills that upgrade
     older = [(Path(before).absolute(), "ub-node-before")] if before else []
     return [(bundle(), "ub-node"), *older, *((REPO / path, path) for path in ours)]

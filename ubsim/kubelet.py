@@ -33,7 +33,7 @@ from ubproto.pluginregistration.v1 import pluginregistration_pb2 as registry_pb
 from ubproto.pluginregistration.v1 import pluginregistration_pb2_grpc
 from ubproto.podresources.v1 import podresources_pb2_grpc
 
-from cni_ub.agent.socketpath import short
+from ubhost.socketpath import short
 from ubsim.kubelet_doors import Account, Legacy
 from ubsim.kubelet_doors import Registered as Registered
 from ubsim.kubelet_doors import objection as objection

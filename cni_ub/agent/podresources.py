@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cni_ub.agent import deviceid
-from cni_ub.agent.socketpath import short
 from ubhost.errors import HostFault, NotFound
 from ubhost.roots import Roots
+from ubhost.socketpath import short
 
 if TYPE_CHECKING:
     from ubproto.podresources.v1 import podresources_pb2 as pb

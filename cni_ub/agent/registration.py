@@ -30,9 +30,9 @@ from ubproto.pluginregistration.v1 import pluginregistration_pb2_grpc
 from cni_ub.agent.deviceplugin import API_VERSION, DevicePlugin, options
 from cni_ub.agent.service import Loop
 from cni_ub.agent.settings import Registration
-from cni_ub.agent.socketpath import identity, listens, short
 from cni_ub.agent.status import ReasonToStatus
 from ubhost.errors import HostFault
+from ubhost.socketpath import identity, listens, short
 
 PATIENCE_S = 10.0  # kubelet looks at its folders once a second; after this it will not come by itself
 MOST_PATIENCE_S = 160.0  # each time in vain we wait twice as long, up to this

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from cni_ub.agent import socketpath
 from tests.ubnode.conftest import Bundle, install, listing, uninstall, upgrade
+from ubhost import socketpath
 from ubhost.doctor.findings import ok, problem, warning
 from ubhost.errors import Busy, Conflict, HostFault, InvalidRequest
 from ubnode.install import cli

@@ -15,7 +15,7 @@ from ubproto.pluginregistration.v1 import pluginregistration_pb2_grpc
 from ubproto.podresources.v1 import podresources_pb2 as account_pb
 from ubproto.podresources.v1 import podresources_pb2_grpc
 
-from cni_ub.agent.socketpath import short
+from ubhost.socketpath import short
 from ubsim.kubelet import CHECKPOINT, Kubelet, Rejected, objection
 
 NAME = "example.com/thing"

@@ -13,10 +13,9 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from cni_ub.agent import socketpath
 from cni_ub.agent.clean import clean
 from cni_ub.agent.config import AgentConfig
-from ubhost import config, statefile
+from ubhost import config, socketpath, statefile
 from ubhost.errors import Busy, HostFault, InvalidRequest, NotFound
 from ubhost.roots import Roots
 from ubnode.install import tree

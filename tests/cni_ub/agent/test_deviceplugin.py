@@ -17,11 +17,11 @@ from cni_ub.agent import registration
 from cni_ub.agent.service import Service
 from cni_ub.agent.services import services
 from cni_ub.agent.settings import KubeletSettings, Registration, Resource, Settings
-from cni_ub.agent.socketpath import short
 from tests.cni_ub.agent.host import Host
 from tests.waiting import wait_for
 from ubhost.ledger import Ledger
 from ubhost.provider import Sharing
+from ubhost.socketpath import short
 from ubsim.kubelet import Kubelet, Registered, Rejected
 
 NAME = "unifiedbus.com/ub_net_device"
