@@ -14,6 +14,7 @@ from pathlib import Path
 
 from ubhost.errors import HostFault, Unsupported
 
+SYSTEM_FOLDERS = "/usr/sbin:/sbin:/usr/local/sbin"  # searched whatever PATH says: a runtime may leave them out
 _SYSTEMD = Path("/run/systemd/system")  # there if systemd runs this machine, sd_booted(3)
 
 
@@ -23,7 +24,7 @@ def find(program: str) -> str:
     Raises:
         Unsupported: it is not installed.
     """
-    path = shutil.which(program, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin:/usr/local/sbin")
+    path = shutil.which(program, path=f"{os.environ.get('PATH', '')}:{SYSTEM_FOLDERS}")
     if path is None:
         raise Unsupported(f"{program} is not installed on this node")
     return path
