@@ -6,6 +6,7 @@ from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from csi_ub.reasons import Unreachable
+from ubhost.errors import UbError
 
 T = TypeVar("T")
 
@@ -38,6 +39,14 @@ class Bounded:
                 raise  # the call's own
             raise Unreachable(f"{key} has not answered for {timeout_s} s") from None
         return answer
+
+    def succeeds(self, key: str, call: Callable[[], object], timeout_s: float) -> bool:
+        """Whether ``call`` returns within ``timeout_s``, whatever it returns."""
+        try:
+            self.run(key, call, timeout_s)
+        except (OSError, UbError):
+            return False
+        return True
 
     def _work(self, key: str, call: Callable[[], T], future: Future[T]) -> None:
         try:

@@ -66,11 +66,7 @@ class Clients:
     def answers(self, volume_id: str) -> bool:
         """Whether the mount answers; never hangs."""
         data = self.point(volume_id) / "data"
-        try:
-            self.bounded.run(f"volume {volume_id}", data.stat, _CHECK_S)
-        except (OSError, UbError):
-            return False
-        return True
+        return self.bounded.succeeds(f"volume {volume_id}", data.stat, _CHECK_S)
 
     def space(self, volume_id: str) -> os.statvfs_result:
         return self.bounded.run(f"space of volume {volume_id}", lambda: os.statvfs(self.point(volume_id)), _CHECK_S)

@@ -19,7 +19,7 @@ from csi_ub.bounded import Bounded
 from csi_ub.engines.exports import address, bracketed, refuse_without
 from csi_ub.locks import hold
 from csi_ub.reasons import Unreachable
-from ubhost.errors import HostFault, NotFound, UbError
+from ubhost.errors import HostFault, NotFound
 from ubhost.kernel import mountinfo, mounts
 
 _CHECK_S, _MOUNT_S, _CONNECT_S = 3.0, 10.0, 2.0
@@ -69,11 +69,7 @@ class NfsMounts:
 
     def answers(self, volume_id: str) -> bool:
         """Whether the mount answers; never hangs."""
-        try:
-            self.bounded.run(f"volume {volume_id}", lambda: os.statvfs(self.point(volume_id)), _CHECK_S)
-        except (OSError, UbError):
-            return False
-        return True
+        return self.bounded.succeeds(f"volume {volume_id}", lambda: os.statvfs(self.point(volume_id)), _CHECK_S)
 
     def drop(self, volume_id: str) -> None:
         """Unmount a volume, with all that was written to it sent to its owner; it may be unmounted.
