@@ -7,17 +7,22 @@ again by the name that the kernel keeps with them, so a killed driver leaks none
 """
 
 import os
+import re
 import stat
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from csi_ub import disk
 from csi_ub.engines.base import Reach
 from csi_ub.model import owner_tag
+from csi_ub.reasons import InUse
 from ubhost.errors import HostFault, Unsupported
 from ubhost.kernel import loop, mountinfo
 from ubhost.kernel.mountinfo import Origin
+
+_CLOSE_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,15 +75,16 @@ class Blocks:
         """Give up the devices that no pod has any more.
 
         Raises:
+            InUse: something still has one open. It goes with its last close, if nobody publishes it before.
             HostFault: the kernel refused.
         """
         mounted = {mount.origin for mount in mountinfo.read()}
         used = {node for node, origin in self._origins(self._nodes(volume_id)).items() if origin in mounted}
         numbers = {_number(node) for node in used}
         try:
-            for each in self._loops(volume_id):
-                if each.number not in numbers:
-                    loop.detach(each.number)
+            for each in self._idle(volume_id, numbers):
+                loop.detach(each.number)
+            self._wait_for_close(volume_id, numbers)
             for node in self._nodes(volume_id):
                 if node not in used:
                     node.unlink(missing_ok=True)
@@ -104,7 +110,7 @@ class Blocks:
         state = os.fstat(file)
         for each in self._loops(volume_id):
             is_same = (each.device, each.inode) == (state.st_dev, state.st_ino)  # else its file system was mounted anew
-            if is_same and each.is_read_only is is_read_only:
+            if is_same and each.is_read_only is is_read_only and loop.keep(each.number):
                 return each.number
         return loop.attach(file, self._name(volume_id), is_read_only=is_read_only)
 
@@ -123,11 +129,29 @@ class Blocks:
             if origin not in mounted:
                 node.unlink(missing_ok=True)
 
+    def _idle(self, volume_id: str, used: Collection[int]) -> list[loop.Loop]:
+        return [each for each in self._loops(volume_id) if each.number not in used]
+
+    def _wait_for_close(self, volume_id: str, used: Collection[int]) -> None:
+        """Wait a moment for devices to go that were detached: udev looks into each for some milliseconds.
+
+        Raises:
+            InUse: see ``release``.
+        """
+        until = time.monotonic() + _CLOSE_S
+        while idle := self._idle(volume_id, used):
+            if time.monotonic() > until:
+                raise InUse(f"/dev/loop{idle[0].number}, a device of volume {volume_id}, is still open in a process")
+            time.sleep(_CLOSE_S / 50)
+
     def _loops(self, volume_id: str) -> Iterator[loop.Loop]:
         return (each for each in loop.all_attached() if each.name == self._name(volume_id))
 
     def _nodes(self, volume_id: str) -> list[Path]:
-        return sorted(self.folder.glob(f"{volume_id}.*"))
+        if not self.folder.is_dir():
+            return []
+        ours = re.compile(rf"{re.escape(volume_id)}\.[0-9]+\.r[ow]")  # the id may be anything that a caller says
+        return sorted(path for path in self.folder.iterdir() if ours.fullmatch(path.name))
 
     def _origins(self, nodes: Sequence[Path]) -> dict[Path, Origin]:
         if not nodes:

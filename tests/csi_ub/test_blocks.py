@@ -6,7 +6,9 @@ import os
 import shutil
 import stat
 import struct
+import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import grpc
@@ -123,6 +125,69 @@ def test_a_pod_has_a_device_that_keeps_what_was_written_and_goes_without_a_trace
     driver.delete(volume.volume_id)
     assert loops(volume) == []
     assert list((driver.pool / "volumes").iterdir()) == []
+
+
+def test_a_device_that_a_gone_pod_has_open_is_not_taken_from_the_next_pod(
+    driver: Driver, volume: csi.Volume, tmp_path: Path
+) -> None:
+    """(5.9, 5.53) Who has it open has it by a node of its own, as containers do."""
+    first = used(driver, volume)
+    os.mknod(tmp_path / "node", stat.S_IFBLK | 0o600, first.stat().st_rdev)
+    with (tmp_path / "node").open("r+b", buffering=0):
+        for call in (driver.unpublish, driver.unpublish, driver.unstage):
+            with refused(Code.FAILED_PRECONDITION, naming="still open"):
+                call(volume)
+        second = publish(driver, volume, "pod2")
+        write(second, b"pod2")
+    assert read(second, 4) == b"pod2", "the first pod's last close ended nothing"
+    driver.unpublish(volume, "pod2")
+    driver.unstage(volume)
+    assert loops(volume) == []
+    assert list((driver.root / "run/ub-node/volumes/blocks").iterdir()) == []
+
+
+def test_a_device_that_is_open_for_a_moment_is_waited_for(driver: Driver, volume: csi.Volume, tmp_path: Path) -> None:
+    os.mknod(tmp_path / "node", stat.S_IFBLK | 0o600, used(driver, volume).stat().st_rdev)
+    file = (tmp_path / "node").open("rb", buffering=0)  # as udev looks into it
+    closing = threading.Timer(0.3, file.close)
+    closing.start()
+    unused(driver, volume)
+    closing.join()
+    assert loops(volume) == []
+
+
+@pytest.mark.parametrize("stranger", ["*", "ub-*", "?", "/", "/*", "**", "[!x]*", "../*", "{id}*", "{id}."])
+def test_an_id_is_no_pattern(driver: Driver, volume: csi.Volume, stranger: str) -> None:
+    target = used(driver, volume)
+    it = csi.Volume(volume_id=stranger.format(id=volume.volume_id[:-1]))
+    with suppress(grpc.RpcError):
+        driver.rpc.NodeUnpublishVolume(csi.NodeUnpublishVolumeRequest(volume_id=it.volume_id, target_path=str(target)))
+    assert mountinfo.at(mountinfo.read(), target) != ()
+    write(target, b"still there")
+    nothing = str(driver.root / "nothing")
+    driver.rpc.NodeUnpublishVolume(csi.NodeUnpublishVolumeRequest(volume_id=it.volume_id, target_path=nothing))
+    driver.rpc.NodeUnstageVolume(csi.NodeUnstageVolumeRequest(volume_id=it.volume_id, staging_target_path=nothing))
+    unused(driver, volume)
+
+
+def test_what_others_call_their_devices_and_files_is_nothing_to_us(
+    driver: Driver, volume: csi.Volume, tmp_path: Path
+) -> None:
+    image = tmp_path / "image"
+    image.write_bytes(bytes(1 << 20))
+    with image.open("rb") as file:
+        other = loop.attach(file.fileno(), "\u00e4" * 40, is_read_only=True)  # cut inside a character, as by losetup
+    try:
+        used(driver, volume)
+        blocks = driver.root / "run/ub-node/volumes/blocks"
+        for junk in (f"{volume.volume_id}.junk", f"{volume.volume_id}.1.rw.old", "junk"):
+            (blocks / junk).touch()
+        assert publish(driver, volume, "pod2").exists()
+        driver.unpublish(volume, "pod2")
+        unused(driver, volume)
+        assert len(list(blocks.iterdir())) == 3
+    finally:
+        loop.detach(other)
 
 
 def test_pods_of_a_node_share_one_device_until_the_last_has_gone(driver: Driver, volume: csi.Volume) -> None:

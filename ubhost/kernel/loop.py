@@ -17,8 +17,8 @@ from pathlib import Path
 NAME_MAX = 63  # bytes
 MAJOR = 7
 _DEV, _SYS = Path("/dev"), Path("/sys/block")
-_CONFIGURE, _CLEAR, _STATUS, _CAPACITY, _FREE = 0x4C0A, 0x4C01, 0x4C05, 0x4C07, 0x4C82
-_READ_ONLY, _DIRECT = 1, 16
+_CONFIGURE, _CLEAR, _SET_STATUS, _STATUS, _CAPACITY, _FREE = 0x4C0A, 0x4C01, 0x4C04, 0x4C05, 0x4C07, 0x4C82
+_READ_ONLY, _AUTOCLEAR, _DIRECT = 1, 4, 16
 _TRIES = 64  # another process may take the free number first
 
 
@@ -98,6 +98,22 @@ def detach(number: int) -> None:
                 raise
 
 
+def keep(number: int) -> bool:
+    """Take back a ``detach`` that waits for the last close; return whether the device has a file still."""
+    with _opened(_DEV / f"loop{number}") as device:  # while it is open here, nobody's close is the last
+        info = _Info()
+        try:
+            fcntl.ioctl(device, _STATUS, info)
+            if info.flags & _AUTOCLEAR:
+                info.flags &= ~_AUTOCLEAR
+                fcntl.ioctl(device, _SET_STATUS, info)
+        except OSError as error:
+            if error.errno != errno.ENXIO:
+                raise
+            return False
+    return True
+
+
 def refresh(number: int) -> None:
     """Let a device have the size that its file has now."""
     with _opened(_DEV / f"loop{number}") as device:
@@ -117,7 +133,8 @@ def all_attached() -> Iterator[Loop]:
         with suppress(OSError), _opened(_DEV / f"loop{number}") as device:
             info = _Info()
             fcntl.ioctl(device, _STATUS, info)
-            yield Loop(number, info.file_name.decode(), _device(info.device), info.inode, bool(info.flags & _READ_ONLY))
+            name = info.file_name.decode(errors="replace")  # of a stranger: cut at 63 bytes, perhaps inside a character
+            yield Loop(number, name, _device(info.device), info.inode, bool(info.flags & _READ_ONLY))
 
 
 @contextmanager
