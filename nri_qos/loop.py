@@ -87,7 +87,7 @@ class Loop(threading.Thread):
         self._alarm = 0.0  # what the lookout saw, for the period that it ended
         self._is_probed = False
         self._wake = threading.Event()
-        self._is_ending = False
+        self._ending = threading.Event()
         self._trouble = Trouble(_log, "the loop cannot work")
 
     def wake(self) -> None:
@@ -96,7 +96,7 @@ class Loop(threading.Thread):
 
     def end(self, timeout_s: float = 20) -> bool:
         """End after the turn that is under way; return whether it did: a disk that hangs can keep it from it."""
-        self._is_ending = True
+        self._ending.set()
         self._wake.set()
         if self.is_alive():
             self.join(timeout_s)
@@ -105,7 +105,7 @@ class Loop(threading.Thread):
     def run(self) -> None:
         self._relief.start()
         due, is_woken = time.monotonic(), False
-        while not self._is_ending:
+        while not self._ending.is_set():
             now = time.monotonic()
             is_due = now >= due or self._is_disturbed(now)
             if is_due:
@@ -115,8 +115,8 @@ class Loop(threading.Thread):
                     self.turn(now, is_due=is_due)
                 self._world.counts["loop_errors",] += self._trouble.is_there
             is_woken = self._wake.wait(min(max(due - time.monotonic(), 0.0), lookout.INTERVAL_S))
-            if is_woken and not self._is_ending:
-                time.sleep(max(GATHER_S, REST * self.seen.took))
+            if is_woken:
+                self._ending.wait(max(GATHER_S, REST * self.seen.took))
             self._wake.clear()
 
     def _is_disturbed(self, now: float) -> bool:

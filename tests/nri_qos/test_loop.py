@@ -12,6 +12,11 @@ import pytest
 from ubproto.nri.v1alpha1 import nri_pb2
 
 from nri_qos import cpulist, paths
+from nri_qos.config import Config
+from nri_qos.files import Hierarchy
+from nri_qos.loop import Loop
+from nri_qos.world import World
+from nri_qos.writer import Writer
 from tests.nri_qos.cgroups import DEFAULTS, Load, Tree
 from tests.nri_qos.conftest import Plugin, come_round, container, pod, restore, run, run_before, start_pod, until
 from tests.nri_qos.nodes import put
@@ -360,3 +365,13 @@ def test_under_wild_load_the_floor_holds_and_no_cpuset_is_ever_empty(
     for step in range(12):
         load.cpus = {"": 8.0 * (step % 2), web: 7.0 * (step % 2), batch: 1.0 * (step % 2)}
         check_every(0.05, lambda: quota(tree, batch) >= 2 and len(cpus(tree, job)) >= 2, 4)
+
+
+def test_the_loop_ends_at_once_also_while_it_rests_from_a_long_turn(tmp_path: Path) -> None:
+    files = Hierarchy(tmp_path)
+    loop = Loop(World(Config()), files, Writer(files, None), {})
+    loop.seen.took = 60
+    loop.start()
+    loop.wake()
+    time.sleep(0.1)  # it rests now, for five minutes
+    assert loop.end(timeout_s=5)
