@@ -49,11 +49,24 @@ def daemon(name: str, *arguments: str, env: Mapping[str, str] | None = None) -> 
         yield Daemon(process, log)
         assert process.poll() is None, f"{name} ended with {process.returncode}: {log.read_text()[-2000:]}"
         process.send_signal(signal.SIGTERM)
-        assert process.wait(STOP_S) == 0, f"{name} ended with {process.returncode}: {log.read_text()[-2000:]}"
+        try:
+            process.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"{name} does not end: {waits(process.pid)}; {log.read_text()[-2000:]}") from None
+        assert process.returncode == 0, f"{name} ended with {process.returncode}: {log.read_text()[-2000:]}"
     finally:
         if process.poll() is None:
             process.kill()
             process.wait()
+
+
+def waits(pid: int) -> str:
+    """Return where in the kernel each thread of a process is, as root sees it."""
+    threads = sorted(Path(f"/proc/{pid}/task").iterdir())
+    names = ("comm", "wchan", "syscall", "stack")
+    return "\n".join(
+        " ".join([thread.name, *((thread / name).read_text().strip() for name in names)]) for thread in threads
+    )
 
 
 def mount_points() -> list[str]:
