@@ -116,7 +116,7 @@ def test_how_many_nodes_change_at_once_can_be_said(render: Render) -> None:
 
 
 def test_data_daemons_get_scopes_of_the_nodes_systemd_and_outlive_the_pod(render: Render) -> None:
-    manifests = render(*PEERS, "csi.hostSystemd=true")
+    manifests = render(*PEERS)
     assert mounts(container(manifests, "csi"))["/run/systemd"]["readOnly"]
     assert pods(manifests)["ub-ub-node-csi"]["hostPID"]  # systemd moves processes by the numbers that it knows
     assert of_kind(manifests, "DaemonSet")["ub-ub-node-csi"]["spec"]["updateStrategy"]["type"] == "RollingUpdate"
@@ -128,7 +128,7 @@ def test_without_systemd_a_pod_that_carries_volumes_of_others_is_replaced_only_w
     render: Render,
 ) -> None:
     """Its FUSE daemons are what running pods read through: it is not restarted for being slow, either."""
-    manifests = render(*PEERS)
+    manifests = render(*PEERS, "csi.hostSystemd=false")
     assert of_kind(manifests, "DaemonSet")["ub-ub-node-csi"]["spec"]["updateStrategy"] == {"type": "OnDelete"}
     found = container(manifests, "csi")
     assert "livenessProbe" not in found
@@ -137,9 +137,9 @@ def test_without_systemd_a_pod_that_carries_volumes_of_others_is_replaced_only_w
 
 
 def test_data_daemons_that_outlived_their_pods_are_ended_by_the_cleanup(render: Render) -> None:
-    [_, _, script] = container(render("cleanup=true", "csi.hostSystemd=true"), "end-data-daemons")["command"]
+    [_, _, script] = container(render("cleanup=true"), "end-data-daemons")["command"]
     assert script.endswith(f"systemctl stop '{DATA_DAEMONS}'")
-    names = {container["name"] for container in containers(render("cleanup=true"))}
+    names = {container["name"] for container in containers(render("cleanup=true", "csi.hostSystemd=false"))}
     assert "end-data-daemons" not in names
 
 
