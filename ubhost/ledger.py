@@ -4,7 +4,8 @@ One file an attachment, named ``<device>@<container>@<interface>.json``: a torn 
 written before the first change to the kernel, and removed after the last one is taken back. So whoever finds a
 record while holding its locks knows that somebody was killed half-way, or that the device is in use. What it says
 is kept a second time beside the kernel's own state, on tmpfs: a file torn by a power cut describes a kernel that is
-gone, and for one that is damaged while the kernel lives on there is the copy.
+gone, and for one that is damaged while the kernel lives on there is the copy. Damaged is what cannot be read, or cannot
+be true: a record of another attachment than its file is named after, values that no ADD wrote, a copy of another boot.
 
 Locks are byte ranges of two files, one for attachments and one for devices, held by open file descriptions: the
 kernel drops them with the process, and no lock file is ever left behind or unlinked under a holder. Two names may
@@ -27,6 +28,7 @@ import msgspec
 
 from ubhost import statefile
 from ubhost.errors import Busy, HostFault, InvalidRequest
+from ubhost.plausible import is_plausible
 from ubhost.record import Record
 from ubhost.roots import Roots
 
@@ -84,11 +86,18 @@ class Ledger:
         statefile.write(path, VERSION, content)
 
     def remove(self, record: Record) -> None:
+        """Take a record off the disk, or whatever lies in its place.
+
+        Raises:
+            HostFault: it is a folder with something in it, or the disk refuses.
+        """
         path = self._path(record)
         try:
+            if path.is_dir() and not path.is_symlink():
+                path.rmdir()
             path.unlink(missing_ok=True)
         except OSError as error:
-            raise HostFault(f"cannot remove {path}: {error.strerror}") from error
+            raise HostFault(f"cannot remove {path}: {error.strerror}; move it away, then try again") from error
         with suppress(OSError):  # it counts beside a record only
             (self.copies / path.name).unlink()
 
@@ -117,26 +126,33 @@ class Ledger:
             raise HostFault(f"cannot read {self.folder}: {error.strerror}") from error
         for entry in entries:
             parts = entry.removesuffix(".json").split(SEPARATOR, 2)
-            if entry.endswith(".json") and not entry.startswith(".") and len(parts) == 3:
+            if entry.endswith(".json") and len(parts) == 3 and all(map(_is_name, parts[:2])) and _is_text(entry):
                 yield parts[0], parts[1], parts[2]
 
     def _read(self, names: tuple[str, str, str]) -> Record:
-        device, container, ifname = names
-        damaged = Record(device, container, ifname, is_damaged=True)
+        damaged = Record(*names, is_damaged=True)
         path = self._path(damaged)
         for file in (path, self.copies / path.name):
             try:
                 content = statefile.read(file, VERSION)
                 if content is None:  # removed since it was listed
                     return damaged
-                return msgspec.convert({**content, "device": device, "container": container, "ifname": ifname}, Record)
-            except (statefile.Damaged, msgspec.ValidationError):
+                record = msgspec.convert(content, Record)
+            except (statefile.Damaged, msgspec.ValidationError, UnicodeEncodeError):
                 continue
+            except HostFault as fault:
+                if not isinstance(fault.__cause__, PermissionError):  # of one file in a folder of ours
+                    raise
+                continue
+            is_its_own = (record.device, record.container, record.ifname) == names
+            is_of_now = file is path or record.boot_id == self.boot_id  # a copy lies where nothing outlives a boot
+            if is_its_own and is_of_now and is_plausible(record):
+                return record
         return damaged
 
     def _path(self, record: Record) -> Path:
         for name in (record.device, record.container):
-            if not name or "/" in name or SEPARATOR in name or name.startswith("."):
+            if not _is_name(name):
                 raise InvalidRequest(f"{name!r} cannot be the name of a device or container")
         return self.folder / f"{record.device}{SEPARATOR}{record.container}{SEPARATOR}{record.ifname}.json"
 
@@ -152,6 +168,19 @@ class Ledger:
             yield
         finally:
             os.close(fd)
+
+
+def _is_name(name: str) -> bool:
+    return bool(name) and "/" not in name and SEPARATOR not in name and not name.startswith(".")
+
+
+def _is_text(name: str) -> bool:
+    """Whether a file name is one that we wrote; no request names in other bytes than UTF-8."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _wait(fd: int, byte: int, name: str, patience: float) -> None:

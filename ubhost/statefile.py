@@ -5,13 +5,17 @@ the folder is flushed, so that the rename survives a power cut. A file that cann
 program, wrong version) is reported as ``Damaged``; the caller decides whether to rebuild or to refuse.
 """
 
+import errno
 import json
 import os
+import stat
 import threading
 from pathlib import Path
 from typing import Any
 
 from ubhost.errors import HostFault
+
+_FILE_IS_BAD = (errno.EISDIR, errno.ELOOP, errno.ENXIO, errno.EIO, errno.EUCLEAN, errno.EBADMSG)
 
 
 class Damaged(HostFault):
@@ -47,15 +51,18 @@ def read(path: Path, version: int) -> dict[str, Any] | None:
     """Return the content of ``path``, or ``None`` if there is no such file.
 
     Raises:
-        Damaged: it is not JSON, not an object, or of another version.
-        HostFault: it cannot be read.
+        Damaged: it is not a file (a folder, a link, a FIFO), broken on its disk, not JSON, not an object, or of another
+            version.
+        HostFault: it cannot be read by us, or not now.
     """
     try:
-        text = path.read_bytes()
+        with open(path, "rb", opener=_open_regular) as file:
+            text = file.read()
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise HostFault(f"cannot read {path}: {error.strerror or error}") from error
+        reason = Damaged if error.errno in _FILE_IS_BAD else HostFault
+        raise reason(f"cannot read {path}: {error.strerror or error}") from error
     try:
         content = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -65,6 +72,15 @@ def read(path: Path, version: int) -> dict[str, Any] | None:
     if content.pop("version", None) != version:
         raise Damaged(f"{path} is not of version {version}")
     return content
+
+
+def _open_regular(path: str, flags: int) -> int:
+    """Open a file, and nothing else: a FIFO would hold us up, and a link leads to what somebody else wrote."""
+    fd = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
+    if stat.S_ISREG(os.fstat(fd).st_mode):
+        return fd
+    os.close(fd)
+    raise Damaged(f"{path} is not a file")
 
 
 def _flush_folder(folder: Path) -> None:

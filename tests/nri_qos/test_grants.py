@@ -160,12 +160,17 @@ def test_records_that_cannot_be_read_are_a_doubt(
 
 
 @needs_mknod
-def test_records_that_hang_cost_the_first_container_a_wait_and_nobody_the_session(
+def test_a_read_that_hangs_costs_the_first_container_a_wait_and_nobody_the_session(
     runtime: Runtime, plugin: Plugin, root: Path
 ) -> None:
     """(A13)"""
     web, later = pod("web"), pod("later")
-    os.mkfifo(volume(root, uid=web.uid, name=f"{web.uid}@pvc-1").with_name(f"{web.uid}@pvc-2.json"))
+    make_node(root, "uburma/udma2", NULL)
+    add_device(root, "ub0/00042", "1", "1:3")
+    numa = root / "sys/devices/ub0/00042/numa_node"
+    numa.unlink()
+    os.mkfifo(numa)
+    attach(root, "uburma/udma2", container=web.id)
     plugin.start()
     runtime.register()
     for each in (web, later):
@@ -175,6 +180,12 @@ def test_records_that_hang_cost_the_first_container_a_wait_and_nobody_the_sessio
         "could not be read within"
         in plugin.wait_for("a container goes without what its pod may have been given", 2)["error"]
     )
+
+
+def test_what_is_no_file_in_place_of_a_record_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(volume(tmp_path).with_name("uid@pipe.json"))
+    with pytest.raises(HostFault, match=r"uid@pipe\.json is not a file"):
+        given(tmp_path)
 
 
 @needs_mknod
