@@ -7,6 +7,7 @@ import logging
 
 from cni_ub.delegate import ipam_of, remembered_ipam
 from cni_ub.detach import NotReleased
+from cni_ub.holding import holds_in_pod
 from cni_ub.host import Host
 from cni_ub.protocol import Request
 from cni_ub.release import release
@@ -28,7 +29,7 @@ def collect(host: Host, request: Request) -> None:
         return
     problems: list[str] = []
     for record in host.ledger.records():
-        if _is_of_network(record, request.conf.name) and record.attachment not in valid:
+        if record.attachment not in valid and _is_ours(host, record, request.conf.name):
             problems += release_dead(host, record)
     try:
         if ipam := ipam_of(host, request):
@@ -54,6 +55,6 @@ def release_dead(host: Host, record: Record) -> list[str]:
         return [str(error)]
 
 
-def _is_of_network(record: Record, network: str) -> bool:
-    """A damaged record does not tell its network; ADD of its device, or its DEL, will heal it."""
-    return record.network == network and not record.is_damaged
+def _is_ours(host: Host, record: Record, network: str) -> bool:
+    """A damaged record does not tell its network, so GC of any releases it once no pod can have its device."""
+    return not holds_in_pod(host, record) if record.is_damaged else record.network == network

@@ -1,26 +1,34 @@
 """Find who has a device whose record is damaged: such a record does not tell, and its pod may well be alive.
 
-Source: reference/cni.md section 4, H7; ``netns.living`` for where namespaces are looked for.
+What a pod has shows inside its namespace: a kernel device, where the host gives devices to one namespace each; else
+EIDs, of which each is in one; and the netdev. Only an RDMA device that every namespace sees leaves no trace.
+
+Source: reference/ub.md section 3; reference/cni.md section 4, H7; ``netns.living`` for where namespaces are looked for.
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import partial
 
 from cni_ub.plan import read_mark
 from ubhost.errors import HostFault, NotFound
 from ubhost.kernel import netns
 from ubhost.kernel.rtnl import Rtnl
-from ubhost.provider import Provider, Sharing
+from ubhost.provider import Kind, Provider, Sharing
 
 
-def find_holder(provider: Provider, device_id: str, first: int | None, others: frozenset[int]) -> int | None:
-    """Return a new descriptor of the namespace that sees the device or has its netdev; ``None`` if there is none.
+def find_holder(
+    provider: Provider, device_id: str, first: int | None, others: frozenset[int], known: frozenset[str]
+) -> int | None:
+    """Return a new descriptor of the namespace that has something of the device; ``None`` if there is none.
 
     It looks into every living namespace, so it is for damaged records only.
 
     Args:
         first: a namespace that may well be the one.
         others: the inodes of namespaces that have it by a record of their own.
+        known: the kernel devices that such records name; what is none of them counts where nobody knows what the device
+            is made of.
 
     Raises:
         Busy: the manager of the devices is down.
@@ -31,20 +39,40 @@ def find_holder(provider: Provider, device_id: str, first: int | None, others: f
     except NotFound:  # it left the host, and every namespace with it
         return None
     members = frozenset(device.members)
-    if members and provider.sharing() is Sharing.EXCLUSIVE:
-        found = _first(lambda fd: not members.isdisjoint(provider.exposed(fd)), first, others)
-        if found is not None:
-            return found
+    shown = provider.exposed if provider.sharing() is Sharing.EXCLUSIVE else partial(_with_eids, provider)
+
+    def holds(fd: int) -> bool:
+        there = frozenset(shown(fd))
+        return bool(there & members if members else there - known)
+
+    found = _first(holds, first, others)
+    if found is not None:
+        return found
     netdev = device.netdev
     if netdev is None or _is_here(netdev):
         return None
     return _first(lambda fd: _has_marked(fd, netdev), first, others)
 
 
+def leaves_no_trace(provider: Provider) -> bool:
+    """Whether a pod that has a device looks like one that has none."""
+    return provider.kind is Kind.RDMA and provider.sharing() is Sharing.SHARED
+
+
+def strangers(others: frozenset[int]) -> frozenset[int]:
+    """Return the living namespaces that are neither ours nor of ``others``."""
+    return netns.living() - {netns.own_inode()} - others
+
+
+def _with_eids(provider: Provider, fd: int) -> Iterable[str]:
+    """Return the kernel devices that a namespace has an EID of."""
+    return (slot.device for slot in provider.visible(fd))
+
+
 def _first(holds: Callable[[int], bool], first: int | None, others: frozenset[int]) -> int | None:
     if first is not None and netns.inode(first) not in others and holds(first):
         return os.dup(first)
-    for inode in sorted(netns.living() - {netns.own_inode()} - others):
+    for inode in sorted(strangers(others)):
         fd = netns.find_netns(inode)
         if fd is None:
             continue

@@ -9,12 +9,12 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from ipaddress import ip_interface
 
-from cni_ub.holder import find_holder
+from cni_ub.holder import find_holder, leaves_no_trace, strangers
 from cni_ub.host import Host
 from cni_ub.node import Node
 from cni_ub.planback import Held
 from cni_ub.steps import SetServiceLevel
-from ubhost.errors import HostFault, InvalidRequest, NotFound, UbError
+from ubhost.errors import InvalidRequest, NotFound, UbError
 from ubhost.kernel import netns
 from ubhost.model import Eid
 from ubhost.provider import Bandwidth, Device, EidSlot, Provider, Sharing
@@ -58,19 +58,33 @@ def _open_pod(host: Host, record: Record, given: int | None) -> int | None:
 def _open_holder(host: Host, record: Record, given: int | None) -> int | None:
     """Open the namespace that has the device of a damaged record, whichever that is.
 
+    Where other records of the device are damaged too, only the one that the runtime named is this record's for sure.
+
     Raises:
-        UbError: nobody can tell, and the runtime named none.
+        UbError: it cannot be looked for now, and the runtime named none.
     """
-    others = others_of(host, record)
     try:
-        if given is None and any(other.is_damaged for other in others):
-            raise HostFault(f"which pods have {record.device} is not known: more than one of its records is damaged")
-        found = find_holder(host.provider(), record.device, given, frozenset(other.netns_inode for other in others))
+        found = _find_holder(host, record, given)
     except UbError:
         if given is None:
             raise
         found = None
+    is_named = found is not None and given is not None and netns.inode(found) == netns.inode(given)
+    if found is not None and not is_named and any(other.is_damaged for other in others_of(host, record)):
+        os.close(found)
+        found = None
     return os.dup(given) if found is None and given is not None else found
+
+
+def _find_holder(host: Host, record: Record, given: int | None) -> int | None:
+    known = frozenset(member for other in host.ledger.records() for member in other.members)
+    return find_holder(host.provider(), record.device, given, _namespaces_of_others(host, record), known)
+
+
+def _namespaces_of_others(host: Host, record: Record) -> frozenset[int]:
+    """Return the inodes of those that have the device by a record of their own, of this boot."""
+    boot = host.ledger.boot_id
+    return frozenset(other.netns_inode for other in others_of(host, record) if other.boot_id == boot)
 
 
 def held_by(host: Host, record: Record, node: Node) -> Held:
@@ -78,7 +92,8 @@ def held_by(host: Host, record: Record, node: Node) -> Held:
     if record.is_damaged:
         device = look_at(record, node.provider)
         limit = Bandwidth() if device else None  # what it was before is lost; a free device has none
-        return Held(record.device, _members_in(host, record, node, device), netdev=netdev_of(device), limit=limit)
+        members, eids = _members_in(host, record, node, device), _eids_in(node, device)
+        return Held(record.device, members, eids, netdev=netdev_of(device), limit=limit)
     limit = Bandwidth(*record.limit_mbps) if record.limit_mbps else None
     if record.boot_id != host.ledger.boot_id:  # it says nothing about the links and EIDs of this boot
         return Held(record.device, limit=limit)
@@ -111,13 +126,24 @@ def look_at(record: Record, provider: Provider) -> Device | None:
 
 
 def _members_in(host: Host, record: Record, node: Node, device: Device | None) -> tuple[str, ...]:
-    """Return the kernel devices of a lost record: all that the pod sees and no other attachment put there."""
-    if device and device.members:
-        return device.members
+    """Return the kernel devices of a lost record: all that the pod sees and no other attachment put there.
+
+    A host that shares its devices shows them to every pod: there they are nobody's to take away.
+    """
     if node.pod is None or node.provider.sharing() is not Sharing.EXCLUSIVE:
         return ()
+    if device and device.members:
+        return device.members
     others = {name for other in host.ledger.of_container(record.container) for name in other.members}
     return tuple(name for name in node.provider.exposed(node.pod) if name not in others)
+
+
+def _eids_in(node: Node, device: Device | None) -> tuple[EidSlot, ...]:
+    """Return the EIDs of a lost record that do not come home with a kernel device: those that only the pod sees."""
+    if node.pod is None or device is None or node.provider.sharing() is Sharing.EXCLUSIVE:
+        return ()
+    seen = node.provider.visible(node.pod)
+    return tuple(slot for slot in seen if slot.device in device.members and slot not in device.eids)
 
 
 def others_of(host: Host, record: Record) -> tuple[Record, ...]:
@@ -126,8 +152,10 @@ def others_of(host: Host, record: Record) -> tuple[Record, ...]:
 
 
 def holds_in_pod(host: Host, record: Record) -> bool:
-    """Whether the pod of a record lives and still has something of the device."""
+    """Whether the pod of a record lives and still has something of the device, or nobody can tell that it does not."""
     try:
+        if record.is_damaged:
+            return _may_be_held(host, record)
         with node_of(host, record, None) as node:
             if node.pod is None:
                 return False
@@ -138,6 +166,15 @@ def holds_in_pod(host: Host, record: Record) -> bool:
     except UbError as error:  # who cannot be looked at is taken to be alive
         LOG.warning("an attachment cannot be looked at", extra={"device": record.device, "error": str(error)})
         return True
+
+
+def _may_be_held(host: Host, record: Record) -> bool:
+    """Whether any pod has the device of a damaged record; where that leaves no trace, whether there is any pod."""
+    found = _find_holder(host, record, None)
+    if found is not None:
+        os.close(found)
+        return True
+    return leaves_no_trace(host.provider()) and bool(strangers(_namespaces_of_others(host, record)))
 
 
 def lives(host: Host, record: Record) -> bool:

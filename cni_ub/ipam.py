@@ -138,7 +138,7 @@ class Ipam:
         with contextlib.suppress(DelegateFailed, OSError):
             status = self._find().stat()
             known = _known_versions.get((str(self._find()), status.st_mtime_ns, status.st_size))
-            if known and asked not in known:
+            if known and asked in VERSIONS and asked not in known:  # a damaged record may ask for anything
                 below = [v for v in VERSIONS[: VERSIONS.index(asked)] if v in known]
                 return below[-1] if below else asked
         return asked

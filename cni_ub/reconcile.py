@@ -28,7 +28,7 @@ class Condition(Enum):
     ABANDONED = "its call was killed"
     UNFINISHED = "its release is not finished"
     DAMAGED = "its record is damaged"
-    UNCLEAR = "its record is damaged, and a pod still has the device: DEL releases it"
+    UNCLEAR = "its record is damaged, and a pod has the device, or may have it: DEL releases it"
     ORPHANED = "its pod is gone"
 
     @property

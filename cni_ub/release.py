@@ -84,7 +84,7 @@ def _give_back_device(host: Host, record: Record, node: Node, held: Held, outcom
     outcome.problems += _do(node, plan.device)
     outcome.problems += _do(node, plan.limits)
     outcome.problems += _end_zero_copy(host, record)
-    if not any(other.is_allocated for other in others_of(host, record)):
+    if not any(other.is_allocated or other.is_damaged for other in others_of(host, record)):
         _free(node.provider, record, outcome)
 
 

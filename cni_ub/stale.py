@@ -33,7 +33,7 @@ def heal_own(host: Host, request: Request, pod: int) -> None:
         if finished and record.boot_id == host.ledger.boot_id and record.netns_inode == netns.inode(pod):
             raise Conflict(f"{request.container} has {record.device} as {request.ifname} already; DEL comes before ADD")
         with host.ledger.device_lock(record.device, PATIENCE):
-            _release_stale(host, record)
+            _release_stale(host, record, pod)
 
 
 def reclaim(host: Host, device: str) -> tuple[Record, ...]:
@@ -49,12 +49,13 @@ def reclaim(host: Host, device: str) -> tuple[Record, ...]:
     for record in host.ledger.of_device(device):
         if record.is_damaged and holds_in_pod(host, record):
             raise Conflict(
-                f"{device} is still with a pod, by a damaged record of container {record.container}: DEL frees it"
+                f"{device} may still be with container {record.container} as {record.ifname}, whose record is damaged:"
+                " its DEL frees it, and once its pod is gone so do GC and `ubnode attachments --repair`"
             )
         if record.state is State.ATTACHED and not record.is_damaged and _is_living(host, record):
             living.append(record)
         else:
-            _release_stale(host, record)
+            _release_stale(host, record, None)
     return tuple(living)
 
 
@@ -74,15 +75,15 @@ def heal_unrecorded(device: Device, provider: Provider) -> None:
         apply(plan_link_release(held, node.observe_held(held, "")).home, node.do)
 
 
-def _release_stale(host: Host, record: Record) -> None:
-    """Release what a dead attachment left.
+def _release_stale(host: Host, record: Record, pod: int | None) -> None:
+    """Release what a dead attachment left; ``pod`` may be where.
 
     Raises:
         HostFault: the device could not be taken back.
         Busy: the kernel has not returned the netdev yet.
     """
     LOG.info("a stale attachment is released", extra={"device": record.device, "of": record.container})
-    outcome = release(host, record, None, None)
+    outcome = release(host, record, pod, None)
     if outcome.problems:
         why = "; ".join(outcome.problems)
         raise HostFault(f"{record.device} is still half with container {record.container}: {why}")

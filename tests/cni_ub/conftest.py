@@ -4,6 +4,7 @@ from pathlib import Path
 import pytest
 
 from tests.cni_ub.machine import Machine
+from ubhost.provider import Sharing
 
 
 @pytest.fixture
@@ -18,3 +19,10 @@ def machine(tmp_path: Path) -> Iterator[Machine]:
 def pod(machine: Machine) -> str:
     """The path of a pod's network namespace."""
     return machine.new_pod("pod-1")
+
+
+@pytest.fixture(params=Sharing)
+def host(request: pytest.FixtureRequest, machine: Machine) -> Machine:
+    """A machine of either kind: one that shows its devices to every namespace, and one that does not."""
+    machine.provider.set_sharing(request.param)
+    return machine

@@ -8,20 +8,12 @@ import pytest
 from cni_ub import reconcile
 from cni_ub.reconcile import Condition
 from tests.cni_ub.machine import Answer, Machine
-from ubhost.provider import Sharing
 
 pytestmark = pytest.mark.kernel
 
 PREVIOUS = {"cniVersion": "1.1.0", "interfaces": [{"name": "eth0"}]}
 MEMBERS = ("bonding_dev_1", "udma2", "udma3")
 PLACES = 10  # EIDs of each entity of a fake device
-
-
-@pytest.fixture(params=Sharing)
-def host(request: pytest.FixtureRequest, machine: Machine) -> Machine:
-    """A machine of either kind: one that shows its devices to every namespace, and one that does not."""
-    machine.provider.set_sharing(request.param)
-    return machine
 
 
 def shared(machine: Machine, **keys: Any) -> dict[str, Any]:
@@ -130,19 +122,6 @@ def test_a_dead_pod_among_living_ones_is_healed_and_no_other(machine: Machine) -
     assert [r.container for r in machine.host.ledger.of_device("urma_1")] == ["c1", "c3"]
     (first, second) = reconcile.repair(machine.host)
     assert {first.condition, second.condition} == {Condition.HEALTHY}
-
-
-def test_a_damaged_record_leads_to_nobody_elses_eids(machine: Machine) -> None:
-    for number in (1, 2):
-        assert add(machine, number).code == 0
-    kept = eids(machine, 1)
-    ledger = machine.host.ledger
-    for folder in (ledger.folder, ledger.copies):
-        (folder / "urma_1@c2@net1.json").write_text("")
-    assert machine.call("ADD", shared(machine), pod=machine.new_pod("pod-3"), container="c3").error[0] == 101
-    assert machine.call("DEL", shared(machine), pod="", container="c2").code == 0
-    assert (eids(machine, 1), eids(machine, 2)) == (kept, set())
-    assert [r.container for r in ledger.of_device("urma_1")] == ["c1"]
 
 
 def test_status_counts_places(machine: Machine) -> None:
