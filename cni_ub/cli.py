@@ -9,6 +9,7 @@ from typing import Any
 from cni_ub.host import Host
 from cni_ub.reconcile import Finding, inspect, repair
 from ubhost import log, providers
+from ubhost.arguments import Parser
 from ubhost.ledger import Ledger
 from ubhost.provider import Provider
 from ubhost.roots import Roots
@@ -33,7 +34,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="ubnode attachments", description="Which pod holds which UB device.")
+    parser = Parser(prog="ubnode attachments", description="Which pod holds which UB device.")
     parser.add_argument("--json", action="store_true", help="one JSON document")
     parser.add_argument("--repair", action="store_true", help="release the devices of pods that are gone")
     return parser

@@ -1,6 +1,5 @@
 """``ubnode volumes``: what volumes this node owns and uses; ``ubnode volumes conflicts``: edits that collided."""
 
-import argparse
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -12,6 +11,7 @@ from csi_ub.noderecord import NodeRecord, NodeRecords
 from csi_ub.share import attachments
 from csi_ub.syncthing import beats, conflicts
 from csi_ub.volumes import Volumes
+from ubhost.arguments import Parser
 from ubhost.errors import UbError
 from ubhost.roots import Roots
 from ubhost.show.table import size, table
@@ -37,7 +37,7 @@ _CONFLICT_COLUMNS = {"volume": "VOLUME", "file": "FILE", "copy": "COPY", "when":
 
 def main(argv: Sequence[str]) -> int:
     """Print a table, or JSON; return the exit code."""
-    parser = argparse.ArgumentParser(prog="ubnode volumes", description=__doc__)
+    parser = Parser(prog="ubnode volumes", description=__doc__)
     parser.add_argument("what", nargs="?", choices=["conflicts"], help="edits of one file on two nodes, both kept")
     parser.add_argument("--json", action="store_true", help="one JSON list instead of a table")
     arguments = parser.parse_args(argv)

@@ -14,6 +14,7 @@ from nri_qos.config import Config
 from nri_qos.model import Container, Decision, Pod
 from nri_qos.world import World
 from ubhost import config
+from ubhost.arguments import Parser
 from ubhost.errors import Exhausted, InvalidRequest, NotFound, UbError
 from ubhost.roots import Roots
 from ubhost.show.table import printable, table
@@ -48,9 +49,9 @@ def _watch(args: argparse.Namespace) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    as_json = argparse.ArgumentParser(add_help=False)
+    as_json = Parser(add_help=False)
     as_json.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help="as JSON")
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="ubnode qos", parents=[as_json], description="What runs on this node, by class; without COMMAND, now."
     )
     parser.add_argument(

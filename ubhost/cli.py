@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from ubhost import paths
+from ubhost.arguments import Parser
 from ubhost.capacity import capacity
 from ubhost.changes import Change
 from ubhost.discovery import Discovery
@@ -50,7 +51,7 @@ PATHS = "paths"  # of pods, as the attachments have them: no look at the devices
 
 
 def parser() -> argparse.ArgumentParser:
-    result = argparse.ArgumentParser(prog="ubnode show", description="Show what was found on this host.")
+    result = Parser(prog="ubnode show", description="Show what was found on this host.")
     result.add_argument("what", nargs="?", choices=sorted([*TEXTS, PATHS]), default="all", help="what to show (all)")
     form = result.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="for programs: stable names, one document")
@@ -136,7 +137,7 @@ def watch_main(argv: Sequence[str]) -> int:
 
 
 def watch_parser() -> argparse.ArgumentParser:
-    result = argparse.ArgumentParser(prog="ubnode watch", description="Print what changes on this host, as it comes.")
+    result = Parser(prog="ubnode watch", description="Print what changes on this host, as it comes.")
     result.add_argument("--json", action="store_true", help="one JSON object a line")
     _add_provider(result)
     return result

@@ -10,6 +10,7 @@ from us whatever happens. Exit codes: 0 done, 1 failed or not fit, 2 what was as
 import contextlib
 import importlib
 import io
+import itertools
 import json
 import os
 import sys
@@ -75,19 +76,24 @@ def _run(arguments: Sequence[str]) -> int:
         print(f"ubnode {version()}")
         return 0
     if name not in COMMANDS:
-        print(f"ubnode: unknown command {name!r}\n\n{_usage()}", file=sys.stderr)
-        return 2
+        print(_usage(), file=sys.stderr)
+        raise InvalidRequest("there is no such command")
     module, _, function = COMMANDS[name][0].partition(":")
     return int(getattr(importlib.import_module(module), function or "main")(rest))
 
 
 def _failed(arguments: Sequence[str], why: str, code: int) -> int:
-    name, *rest = arguments
-    print(f"ubnode {name}: {why}", file=sys.stderr)
-    if "--json" in rest[: rest.index("--") if "--" in rest else None]:
+    print(f"ubnode {arguments[0]}: {why}", file=sys.stderr)
+    if any(map(_asks_for_json, itertools.takewhile(lambda argument: argument != "--", arguments))):
         with contextlib.suppress(OSError):  # that may be what failed
             print(json.dumps({"error": why}))
     return code
+
+
+def _asks_for_json(argument: str) -> bool:
+    """Whether it is ``--json``, or a beginning of it that argparse takes for it."""
+    word = argument.partition("=")[0]
+    return len(word) > len("--") and "--json".startswith(word)
 
 
 def _usage() -> str:

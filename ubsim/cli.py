@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ubhost.arguments import Parser
 from ubhost.errors import InvalidRequest, UbError
 from ubsim import daemon, inside, record, supernode
 from ubsim.control import OPERATIONS
@@ -20,9 +21,7 @@ DEFAULT_ROOT = Path("/run/ubsim")
 
 
 def parser() -> argparse.ArgumentParser:
-    top = argparse.ArgumentParser(
-        prog="ubnode sim", description="A simulated super-node: every result of it is simulated."
-    )
+    top = Parser(prog="ubnode sim", description="A simulated super-node: every result of it is simulated.")
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     def command(name: str, help_: str) -> argparse.ArgumentParser:

@@ -12,6 +12,7 @@ from cni_ub.agent.conf import ConfGenerator
 from cni_ub.agent.config import AgentConfig
 from cni_ub.agent.settings import ConfMode, Settings
 from ubhost import config
+from ubhost.arguments import Parser
 from ubhost.errors import UbError
 from ubhost.roots import Roots
 from ubhost.show.table import table
@@ -80,7 +81,7 @@ def _role(found: confplan.Found, primary: str | None) -> str:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="ubnode conf", description="show, print, apply or remove ub-cni's part of the node's CNI configuration"
     )
     parser.add_argument("--config", type=Path, metavar="FILE", help="the agent's configuration (default: none)")

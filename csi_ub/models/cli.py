@@ -17,6 +17,7 @@ from csi_ub.models.switching import Standing, SwitchPolicy, missing
 from csi_ub.reasons import Unreachable
 from csi_ub.syncthing.keeper import standings
 from csi_ub.volumes import Volumes
+from ubhost.arguments import Parser
 from ubhost.errors import NotFound
 from ubhost.roots import Roots
 from ubhost.show.table import size as size_text
@@ -111,7 +112,7 @@ class Progress:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="ubnode model", description=__doc__)
+    parser = Parser(prog="ubnode model", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     for name, help_ in (
         ("push", "bring the files of a folder in as a version"),

@@ -52,6 +52,36 @@ def test_with_json_a_program_reads_one_document_whatever_happens(
         assert err == ""
 
 
+WRONG = (
+    *((command, "--no-such-flag", "--json") for command in COMMANDS),
+    *((command, "no", "such", "word", "--json") for command in COMMANDS if command != "bug-report"),
+    ("show", "--json", "--svg", "topology"), ("show", "--json", "devices", "--netns", "/proc/1/ns/net"),
+    ("show", "--js", "nothing"), ("show", "--json", "--provider", "magic"),
+    ("volumes", "--json", "all"), ("conf", "--json", "--apply", "--remove"), ("conf", "--mode", "best", "--json"),
+    ("qos", "--json", "node"), ("qos", "--json", "node", "one"), ("qos", "--json", "--watch", "nan"),
+    ("qos", "--json", "plan"), ("qos", "plan", "-f", "/dev/null", "--config", "/none", "--json"),
+    ("qos", "explain", "--json"), ("show", "numa", "--json=1"),
+    ("sim", "--json"), ("sim", "status", "--json", "--node", "a"), ("model", "--json"), ("install", "--json"),
+    ("install", "everything", "--json"), ("no-such-command", "--json"), ("--json", "show"), ("--json",), ("", "--json"),
+)  # fmt: skip
+
+
+@pytest.mark.usefixtures("bare")
+@pytest.mark.parametrize("argv", WRONG, ids=" ".join)
+def test_with_json_a_program_reads_what_is_wrong_with_its_own_words(
+    argv: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(argv) == 2
+    out, err = capsys.readouterr()
+    assert err.splitlines()[-1] == f"ubnode {argv[0]}: {json.loads(out)['error']}"
+
+
+def test_without_json_wrong_words_are_told_to_people_only(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["show", "nothing"]) == 2
+    out, err = capsys.readouterr()
+    assert (out, err.splitlines()[0][:19]) == ("", "usage: ubnode show ")
+
+
 def test_it_does_not_matter_where_json_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["qos", "--json", "plan", "--file", "/dev/null"]) == 0
     assert json.loads(capsys.readouterr().out) == []

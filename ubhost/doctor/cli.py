@@ -1,16 +1,16 @@
 """``ubnode doctor``: exit code 0 when the node is fit, 1 when there is a problem."""
 
-import argparse
 import json
 from collections.abc import Sequence
 
+from ubhost.arguments import Parser
 from ubhost.doctor import report
 from ubhost.doctor.look import look
 from ubhost.roots import Roots
 
 
 def main(argv: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="ubnode doctor",
         description="Check whether UB pods can run on this node. Changes nothing; exits with 1 if there is a problem.",
     )

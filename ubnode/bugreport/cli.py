@@ -7,6 +7,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from ubhost.arguments import Parser
 from ubhost.errors import InvalidRequest
 from ubhost.roots import Roots
 from ubhost.version import version
@@ -44,7 +45,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="ubnode bug-report",
         description="Write one archive with what a maintainer needs. Changes nothing on the node, sends nothing.",
     )

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+from ubhost.arguments import Parser
 from ubhost.doctor import report
 from ubhost.doctor.findings import Finding, Verdict
 from ubhost.doctor.look import look
@@ -23,7 +24,7 @@ def parser(command: str) -> argparse.ArgumentParser:
         "upgrade": "bring what is installed to this release",
         "uninstall": "take plugins off this node and give its files back",
     }[command]
-    parser = argparse.ArgumentParser(prog=f"ubnode {command}", description=f"{about.capitalize()}.")
+    parser = Parser(prog=f"ubnode {command}", description=f"{about.capitalize()}.")
     if command != "upgrade":
         every = ", ".join(Component)
         parser.add_argument(
