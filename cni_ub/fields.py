@@ -4,11 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from cni_ub.errors import UnsupportedField
+from ubhost import quantity
 from ubhost.errors import InvalidRequest
-
-_PREFIXES = tuple(enumerate("KMGT", 1))
-_UNITS: dict[str, int] = {"": 1, **{u: 1000**n for n, u in _PREFIXES}, **{f"{u}i": 1024**n for n, u in _PREFIXES}}
-_SIZE_DIGITS = 18  # more bytes than any machine has; int() refuses far longer ones
 
 
 def object_of(raw: Mapping[str, Any], key: str) -> Mapping[str, Any]:
@@ -40,12 +37,10 @@ def number_of(raw: Mapping[str, Any], key: str, most: int = (1 << 32) - 1) -> in
 
 def size_of(raw: Mapping[str, Any], key: str) -> int:
     """Read bytes as Kubernetes writes them: ``64Mi``, ``1G``, ``4096``."""
-    text = text_of(raw, key) or "0"
-    digits = text.rstrip("KMGTi")
-    unit = _UNITS.get(text[len(digits) :])
-    if unit is None or not digits.isascii() or not digits.isdigit() or len(digits) > _SIZE_DIGITS:
-        raise InvalidRequest(f"{key} is {text!r}, expected a size such as 64Mi")
-    return int(digits) * unit
+    try:
+        return quantity.size(text_of(raw, key) or "0")
+    except InvalidRequest as error:
+        raise InvalidRequest(f"{key}: {error}") from None
 
 
 def choice_of(raw: Mapping[str, Any], key: str, choices: tuple[str, ...]) -> str:

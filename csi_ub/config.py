@@ -6,8 +6,9 @@ from enum import Enum
 from pathlib import Path
 from typing import Literal
 
-from csi_ub.quantity import size_of
+from ubhost import quantity
 from ubhost.address import host_and_port
+from ubhost.errors import InvalidRequest
 from ubhost.roots import Roots
 
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
@@ -71,8 +72,11 @@ class Config:
     """Shared UB memory (``8GiB``) that the claims of a namespace may have together; ``*`` is every other namespace."""
 
     def __post_init__(self) -> None:
-        for size in self.memory_quota.values():
-            size_of(size)
+        for namespace, size in self.memory_quota.items():
+            try:
+                quantity.size(size)
+            except InvalidRequest as error:
+                raise ValueError(f"memory_quota.{namespace}: {error}") from error
         if self.metrics_address is not None:
             host_and_port(self.metrics_address)
         if self.inline_limit_bytes <= 0:

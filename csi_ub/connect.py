@@ -24,12 +24,11 @@ from csi_ub.peers.channel import Peers
 from csi_ub.peers.credentials import Key
 from csi_ub.pool import Pool
 from csi_ub.pools import space
-from csi_ub.quantity import size_of
 from csi_ub.replicas import Replicas
 from csi_ub.syncthing.daemon import Daemon
 from csi_ub.syncthing.keeper import Keeper
 from csi_ub.volumes import Volumes
-from ubhost import statefile
+from ubhost import quantity, statefile
 from ubhost.config import convert
 from ubhost.errors import HostFault, InvalidRequest, NotFound
 from ubhost.roots import Roots
@@ -89,7 +88,7 @@ def _peers(node_id: str, config: Config) -> Peers:
 def _engines(peers: Peers, pools: tuple[Pool, ...], roots: Roots, config: Config) -> Engines:
     """Return the engines of a node. Those that span machines need to know where the other machines are."""
     run, state = roots.run.absolute(), roots.state.absolute()
-    quotas = {namespace: size_of(size) for namespace, size in config.memory_quota.items()}
+    quotas = {namespace: quantity.size(size) for namespace, size in config.memory_quota.items()}
     files = Files(run / "gluster")
     daemon = Daemon(state / "syncthing", run / "syncthing", peers.address)
     bricks = Bricks(peers.node, peers.address, peers.hosts, files, peers.key)

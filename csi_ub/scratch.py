@@ -15,8 +15,8 @@ from csi_ub.model import Capability, Spec, Volume
 from csi_ub.nodevolumes import NodeVolumes
 from csi_ub.parameters import by_people
 from csi_ub.pool import Pool
-from csi_ub.quantity import size_of
 from csi_ub.reasons import OutOfRange
+from ubhost import quantity
 from ubhost.errors import InvalidRequest
 
 
@@ -102,8 +102,8 @@ def _size(context: Mapping[str, str], largest: int) -> int:
     if "size" not in given:
         return largest
     try:
-        size = size_of(given["size"])
-    except ValueError as error:
+        size = quantity.size(given["size"])
+    except InvalidRequest as error:
         raise InvalidRequest(f"inline volume: size: {error}") from None
     if size == 0:
         raise InvalidRequest("inline volume: size is 0")

@@ -17,7 +17,7 @@ from nri_qos.config import Config
 from nri_qos.connection import Link, Stop
 from nri_qos.daemon import Daemon, journal_of, resctrl_of
 from nri_qos.stderr import PatientStderr
-from ubhost import config, log
+from ubhost import config, log, quantity
 from ubhost.errors import Conflict, HostFault, InvalidRequest, UbError
 from ubhost.notify import Manager
 from ubhost.roots import Roots
@@ -108,7 +108,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _run(options, settings)
     except UbError as error:
         _log.error("nri-qos cannot go on", extra={"error": str(error)})
-        return 1
+        return 2 if isinstance(error, InvalidRequest) else 1
     finally:
         stderr.close()
 
@@ -150,12 +150,12 @@ def _inherited(environ: Mapping[str, str]) -> int | None:
     text = environ.get("NRI_PLUGIN_SOCKET")
     if text is None:
         return None
+    fd = quantity.number(text)
     try:
-        fd = int(text)
-        if not stat.S_ISSOCK(os.fstat(fd).st_mode):
+        if fd is None or not stat.S_ISSOCK(os.fstat(fd).st_mode):
             raise ValueError(text)
-    except (ValueError, OSError) as error:
-        raise InvalidRequest(f"NRI_PLUGIN_SOCKET={text} is not an open socket") from error
+    except (ValueError, OverflowError, OSError) as error:
+        raise InvalidRequest(f"NRI_PLUGIN_SOCKET={text[:80]} is not an open socket") from error
     os.set_inheritable(fd, False)
     return fd
 

@@ -12,8 +12,9 @@ from typing import Any
 from nri_qos import cpulist, manifests, observe, serve
 from nri_qos.config import Config
 from nri_qos.model import Container, Decision, Pod
+from nri_qos.pools import misfit
 from nri_qos.world import World
-from ubhost import config
+from ubhost import config, quantity
 from ubhost.arguments import Parser
 from ubhost.errors import Exhausted, InvalidRequest, NotFound, UbError
 from ubhost.roots import Roots
@@ -63,7 +64,7 @@ def _parser() -> argparse.ArgumentParser:
     explain.add_argument("pod", metavar="POD", help="NAME, or NAMESPACE/NAME")
     explain.set_defaults(run=_explain)
     node = commands.add_parser("node", parents=[as_json], help="who uses the memory of a NUMA node")
-    node.add_argument("number", type=int, metavar="N")
+    node.add_argument("number", type=_node_number, metavar="N")
     node.add_argument("--users", action="store_true", help="the pods that have memory on it (the default)")
     node.set_defaults(run=_node)
     plan = commands.add_parser(
@@ -84,6 +85,13 @@ def _seconds(text: str) -> float:
         if 0.1 <= (seconds := float(text)) <= 3600:
             return seconds
     raise argparse.ArgumentTypeError(f"{text!r} is not from 0.1 to 3600 seconds")
+
+
+def _node_number(text: str) -> int:
+    number = quantity.number(text)
+    if number is None:
+        raise argparse.ArgumentTypeError(f"{text[:80]!r} is not the number of a NUMA node")
+    return number
 
 
 Shown = tuple[str, Any]  # for people, and for --json
@@ -208,6 +216,8 @@ def _number(value: float | None, form: str, missing: str = "?") -> str:
 def _plan(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
     world = World(config.load(args.config, Config))
     world.machine = observe.read_machine(Roots.from_environ().sys)
+    if why := misfit(world.machine, world.config):
+        raise InvalidRequest(why)
     for wanted in manifests.pods(_documents(args.file)):
         world.add_pod(wanted.pod)
         for container in wanted.starting:

@@ -11,15 +11,16 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from nri_qos import cpulist, knobs
-from nri_qos.manifests import quantity
 from nri_qos.model import NumaPolicy, QosClass
+from ubhost import quantity
 from ubhost.address import host_and_port
 from ubhost.errors import InvalidRequest
 
 CpuList = str | int  # YAML reads a single CPU as a number
 
 
-Quantity = str | int  # bytes, as in Kubernetes: 512Mi
+Quantity = str | int  # bytes: 512Mi, 4GiB
+LONGEST_S = 86_400.0
 
 
 class OnExit(Enum):
@@ -74,10 +75,10 @@ class RemoteBudget:
 class Eviction:
     """Of offline pods, when nothing else has freed enough memory."""
 
-    after: Annotated[float, Meta(ge=1)] | None = None
+    after: Annotated[float, Meta(ge=1, le=LONGEST_S)] | None = None
     """Seconds for which memory must have been short; never, if not given."""
 
-    every: Annotated[float, Meta(ge=1)] = 60.0
+    every: Annotated[float, Meta(ge=1, le=LONGEST_S)] = 60.0
     """Seconds between two of them."""
 
 
@@ -199,7 +200,7 @@ def ids(value: CpuList | None) -> frozenset[int] | None:
 
 def size(value: Quantity | None) -> int | None:
     """Return the bytes of a quantity; ``None`` if it was not given."""
-    return None if value is None else int(quantity(value))
+    return None if value is None else quantity.size(value)
 
 
 def _error_of(check: Callable[[], object]) -> str | None:

@@ -8,6 +8,8 @@ Source: Linux Documentation/admin-guide/cgroup-v2.rst, "cpu.stat"; Documentation
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from ubhost import quantity
+
 Read = Callable[[str, str], str]
 """Returns what a file of a cgroup says; raises OSError or ``writer.Gone``."""
 
@@ -81,8 +83,8 @@ def fields(text: str) -> dict[str, int]:
     found = {}
     for line in text.splitlines():
         key, _, value = line.partition(" ")
-        if value.isdigit():
-            found[key] = int(value)
+        if (number := quantity.number(value)) is not None:
+            found[key] = number
     return found
 
 
@@ -90,8 +92,7 @@ def _waited(text: str) -> int | None:
     """Return the total of the "some" line: ``some avg10=0.00 avg60=0.00 avg300=0.00 total=123``."""
     for line in text.splitlines():
         if line.startswith("some "):
-            total = line.rpartition("total=")[2]
-            return int(total) if total.isdigit() else None
+            return quantity.number(line.rpartition("total=")[2])
     return None
 
 
@@ -106,7 +107,8 @@ def memory_by_node(numa_stat: str) -> dict[int, int]:
         if kind not in ("anon", "file"):  # shmem is part of file
             continue
         for column in columns:
-            node, _, size = column.partition("=")
-            if node[:1] == "N" and node[1:].isdigit() and size.isdigit():
-                found[int(node[1:])] = found.get(int(node[1:]), 0) + int(size)
+            name, _, text = column.partition("=")
+            node, size = quantity.number(name[1:]), quantity.number(text)
+            if name[:1] == "N" and node is not None and size is not None:
+                found[node] = found.get(node, 0) + size
     return found

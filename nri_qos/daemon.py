@@ -24,6 +24,7 @@ from nri_qos.lookup import Lookup
 from nri_qos.loop import Loop
 from nri_qos.manners import Manners
 from nri_qos.plugin import Plugin
+from nri_qos.pools import misfit
 from nri_qos.report import Report
 from nri_qos.resctrl import Group
 from nri_qos.serve import StatusSocket
@@ -31,7 +32,7 @@ from nri_qos.watch import Watch
 from nri_qos.world import World
 from nri_qos.writer import Writer
 from ubhost import config
-from ubhost.errors import HostFault
+from ubhost.errors import HostFault, InvalidRequest
 from ubhost.roots import Roots
 from ubhost.webserver import WebServer, is_ready
 
@@ -79,6 +80,7 @@ class Daemon:
             _log.error("cgroup v2 is needed: decisions are reported, nothing is enforced")
         self._watch.start()
         self._watch.wait_for_first(FIRST_LOOK_S)
+        self._refuse_misfit(self._world.config)
         if self._mode is Mode.V2:
             self._loop.start()
         irqs = self._roots.root / "proc/irq"
@@ -137,7 +139,19 @@ class Daemon:
             InvalidRequest: it is wrong.
         """
         if text.strip() and self._takes_config:
-            self._world.config = _parsed(text)
+            settings = config.parse(text, Config, where="the configuration from the runtime")
+            self._refuse_misfit(settings)
+            self._world.config = settings
+
+    def _refuse_misfit(self, settings: Config) -> None:
+        """Refuse a configuration that leaves containers nothing, as far as this machine is known.
+
+        Raises:
+            InvalidRequest: see above.
+        """
+        machine = self._world.machine
+        if machine is not None and (why := misfit(machine, settings)):
+            raise InvalidRequest(why)
 
 
 def journal_of(roots: Roots) -> Path:
@@ -146,7 +160,3 @@ def journal_of(roots: Roots) -> Path:
 
 def resctrl_of(roots: Roots) -> Path:
     return roots.root / "sys/fs/resctrl"
-
-
-def _parsed(text: str) -> Config:
-    return config.parse(text, Config, where="the configuration from the runtime")

@@ -6,6 +6,7 @@ Source: Linux Documentation/core-api/irq/irq-affinity.rst; reference/nri.md sect
 from pathlib import Path
 
 from nri_qos import cpulist
+from ubhost import quantity
 from ubhost.errors import InvalidRequest
 
 # Where an interrupt comes to now, and where that is not told, where it may come to.
@@ -17,7 +18,7 @@ def on(folder: Path, cpus: frozenset[int]) -> list[int]:
     if not cpus:
         return []
     try:
-        numbers = sorted(int(entry.name) for entry in folder.iterdir() if entry.name.isdigit())
+        numbers = sorted(int(entry.name) for entry in folder.iterdir() if quantity.number(entry.name) is not None)
     except OSError:
         return []
     return [number for number in numbers if _cpus(folder / str(number)) & cpus]

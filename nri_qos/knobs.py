@@ -12,14 +12,15 @@ from collections.abc import Collection, Iterator, Mapping
 
 from nri_qos.settings import PAGE, line
 
-_BYTES = r"max|0|[1-9]\d*"
+_NUMBER = r"[1-9]\d{0,17}"  # longer ones are more than any machine has
+_BYTES = rf"max|0|{_NUMBER}"
 _PERCENT = r"max|100(\.00?)?|\d{1,2}(\.\d{1,2})?"
-_LIMIT = r"(max|[1-9]\d*)"
+_LIMIT = rf"(max|{_NUMBER})"
 KNOBS: Mapping[str, str] = {
-    "cpu.max.burst": r"\d+",  # microseconds
+    "cpu.max.burst": rf"0|{_NUMBER}",  # microseconds
     "cpu.uclamp.min": _PERCENT,
     "cpu.uclamp.max": _PERCENT,
-    "cpu.qos_level": r"-?\d",  # openEuler: -1 is offline
+    "cpu.qos_level": r"-[12]|[0-2]",  # openEuler: -1 is offline, 0 online; the others with several levels only
     "memory.min": _BYTES,
     "memory.low": _BYTES,
     "memory.high": _BYTES,
@@ -27,17 +28,17 @@ KNOBS: Mapping[str, str] = {
     "memory.swap.max": _BYTES,
     "memory.zswap.max": _BYTES,
     "memory.oom.group": r"[01]",
-    "memory.qos_level": r"-?\d",
+    "memory.qos_level": r"-1|0",
     "io.weight": r"(default )?([1-9]\d{0,3}|10000)",
     "io.bfq.weight": r"(default )?([1-9]\d{0,2}|1000)",
-    "pids.max": r"max|[1-9]\d*",
+    "pids.max": _LIMIT,
 }
 BY_DEVICE: Mapping[str, str] = {
     "io.max": rf"(\b[rw](bps|iops)={_LIMIT} ?)+",  # bytes and operations a second
     "io.latency": rf"target={_LIMIT}",  # microseconds
     "io.weight": r"default|[1-9]\d{0,3}|10000",
     "io.bfq.weight": r"default|[1-9]\d{0,2}|1000",
-    "rdma.max": r"(\bhca_(handle|object)=(max|\d+) ?)+",
+    "rdma.max": rf"(\bhca_(handle|object)=(max|0|{_NUMBER}) ?)+",
 }
 SET = ("cpu.weight", "cpu.idle", "cpu.max", "cpuset.cpus", "cpuset.mems", "memory.high")
 """Files that nri-qos sets by itself."""
@@ -45,8 +46,9 @@ SET = ("cpu.weight", "cpu.idle", "cpu.max", "cpuset.cpus", "cpuset.mems", "memor
 OWN = (*SET, "memory.reclaim", "cgroup.kill", "cpu.pressure")
 """Files that nri-qos works with by itself."""
 
-_HUGETLB = re.compile(r"hugetlb\.\d+[KMG]B\.max")
+_HUGETLB = re.compile(r"hugetlb\.\d{1,9}[KMG]B\.max", re.ASCII)
 _DEVICE = re.compile(r"\d+:\d+|[A-Za-z0-9][\w.!-]*", re.ASCII)
+LONGEST = 80  # characters of a wrong value that are shown
 CONTROLLERS = ("cpu", "cpuset", "memory", "io")
 
 
@@ -59,8 +61,10 @@ def check(files: Mapping[str, str]) -> Iterator[str]:
                 f"{file} cannot be set, only {', '.join(KNOBS)}, hugetlb.<size>.max, and for a device, as in "
                 f"'io.max sda', {', '.join(BY_DEVICE)}"
             )
-        elif not re.fullmatch(pattern, value):
-            yield f"{file}: {value!r} is not a value of it"
+        elif not re.fullmatch(pattern, value, re.ASCII):
+            yield f"{file}: {value[:LONGEST]!r} is not a value of it"
+        elif doubles := _doubles(value):
+            yield f"{file}: {', '.join(doubles)} is given twice"
         elif file == "memory.high" and value != "max" and int(value) < PAGE:
             yield f"{file}: {value} is less than a page ({PAGE}), which the kernel takes for 0: it stops a pod for good"
 
@@ -75,6 +79,12 @@ def offered(names: Collection[str]) -> dict[str, bool]:
     """Return for each file that we know whether it is among ``names``, those of one cgroup of a pod."""
     sizes = [name for name in names if _HUGETLB.fullmatch(name)]
     return {file: file in names for file in sorted({*KNOBS, *BY_DEVICE, *OWN, *sizes})}
+
+
+def _doubles(value: str) -> list[str]:
+    """Return what a line of a device names more than once: which of them counts is anybody's guess."""
+    names = [word.partition("=")[0] for word in value.split() if "=" in word]
+    return sorted({name for name in names if names.count(name) > 1})
 
 
 def _pattern(file: str) -> str | None:

@@ -7,16 +7,13 @@ at least 2) and of limits to quota.
 import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from decimal import Decimal, InvalidOperation
 from typing import Any
 
 from nri_qos.model import NO_REQUEST_SHARES, Container, Pod, Resources
+from ubhost import quantity
 from ubhost.errors import InvalidRequest
 
-_SUFFIXES: Mapping[str, Decimal | int] = {
-    "": 1, "m": Decimal("0.001"), "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15, "E": 10**18,
-    "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50, "Ei": 2**60,
-}  # fmt: skip
+_AMOUNTS = {"cpu": quantity.thousandths, "memory": quantity.whole}
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,23 +45,6 @@ def pods(documents: Iterable[object]) -> list[Wanted]:
         metadata = {**_part(document.get("metadata"), "metadata"), **_part(source.get("metadata"), "metadata")}
         wanted.append(_pod(metadata, _part(source.get("spec"), "spec")))
     return wanted
-
-
-def quantity(text: object) -> Decimal:
-    """Return the number that ``500m``, ``2`` or ``1Gi`` stands for.
-
-    Raises:
-        InvalidRequest: it is no quantity.
-    """
-    plain = str(text).strip()
-    number = plain.rstrip("".join(set("".join(_SUFFIXES))))
-    try:
-        value = Decimal(number) * _SUFFIXES[plain[len(number) :]]
-    except (InvalidOperation, KeyError):
-        raise InvalidRequest(f"{text!r} is not a quantity such as 500m, 2 or 1Gi") from None
-    if not value.is_finite() or value < 0:
-        raise InvalidRequest(f"{text!r} is not a quantity such as 500m, 2 or 1Gi")
-    return value
 
 
 def _pod(metadata: Mapping[str, Any], spec: Mapping[str, Any]) -> Wanted:
@@ -108,10 +88,10 @@ def _container(pod_id: str, spec: Mapping[str, Any]) -> Container:
         pod_id=pod_id,
         name=name,
         resources=Resources(
-            shares=max(int(requests.get("cpu", 0) * 1024), NO_REQUEST_SHARES),
-            quota=int(cpu_limit * 100_000) if cpu_limit else None,
+            shares=max(requests.get("cpu", 0) * 1024 // 1000, NO_REQUEST_SHARES),
+            quota=cpu_limit * 100 if cpu_limit else None,
             period=100_000 if cpu_limit else None,
-            memory_limit=int(memory_limit) if memory_limit else None,
+            memory_limit=memory_limit or None,
         ),
     )
 
@@ -122,9 +102,16 @@ def _together(resources: list[Resources]) -> Resources:
     return Resources(sum(each.shares or 0 for each in resources), memory_limit=sum(limits) if all(limits) else None)
 
 
-def _amounts(spec: Mapping[str, Any], kind: str) -> dict[str, Decimal]:
+def _amounts(spec: Mapping[str, Any], kind: str) -> dict[str, int]:
+    """Return thousandths of CPUs and bytes of memory."""
     amounts = _part(_part(spec.get("resources"), "resources").get(kind), kind)
-    return {key: quantity(value) for key, value in amounts.items() if key in ("cpu", "memory")}
+    found: dict[str, int] = {}
+    for key, read in _AMOUNTS.items():
+        try:
+            found |= {key: read(amounts[key])} if key in amounts else {}
+        except InvalidRequest as error:
+            raise InvalidRequest(f"container {spec.get('name', '')}: {kind}.{key}: {error}") from None
+    return found
 
 
 def _parts(spec: Mapping[str, Any], what: str) -> list[Mapping[str, Any]]:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from nri_qos import cpulist
 from nri_qos.model import Machine
+from ubhost import quantity
 from ubhost.errors import HostFault, InvalidRequest
 from ubhost.model import NumaNode
 from ubhost.sysfs.attributes import Folder
@@ -53,8 +54,9 @@ def _cache(folder: Path, cpu: int) -> int:
         if text is None:
             break
         cpus = _ids(cache / "shared_cpu_list")
-        if text.strip().isdigit() and int(text) > level and cpus:
-            level, shared = int(text), cpus
+        here = quantity.number(text.strip()) or 0
+        if here > level and cpus:
+            level, shared = here, cpus
     return min(shared)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from nri_qos import placement
+from nri_qos import cpulist, placement
 from nri_qos.config import Config, ids
 from nri_qos.memory import NOBODY, Over
 from nri_qos.model import Machine, Placement
@@ -47,9 +47,8 @@ class Node:
 
     @cached_property
     def pool(self) -> frozenset[int]:
-        """The CPUs that are handed out."""
-        available = ids(self.config.available)
-        usable = self.machine.online - self.machine.isolated if available is None else self.machine.online & available
+        """The CPUs that are handed out; where CPUs have gone offline since ``misfit`` was asked, there may be none."""
+        usable = _usable(self.machine, self.config)
         return usable - (ids(self.config.reserved) or frozenset()) or usable or self.machine.online
 
     @cached_property
@@ -148,3 +147,21 @@ class Node:
             load=load,
             wanted=devices,
         )
+
+
+def misfit(machine: Machine, config: Config) -> str | None:
+    """Say why a configuration cannot be meant for this machine, ``None`` if it can: it leaves nothing to hand out."""
+    named = [f"{key} {value}" for key in ("available", "reserved") if (value := getattr(config, key)) is not None]
+    if named and not _usable(machine, config) - (ids(config.reserved) or frozenset()):
+        online = cpulist.render(machine.online)
+        return f"{' and '.join(named)}: none of the CPUs of this node, {online}, is left for containers"
+    with_memory = frozenset(node.id for node in machine.nodes if node.memory_total != 0)
+    if with_memory and with_memory <= (ids(config.remote_nodes) or frozenset()):
+        nodes = cpulist.render(with_memory)
+        return f"remote_nodes {config.remote_nodes}: none of the nodes with memory, {nodes}, is left for this server"
+    return None
+
+
+def _usable(machine: Machine, config: Config) -> frozenset[int]:
+    available = ids(config.available)
+    return machine.online - machine.isolated if available is None else machine.online & available

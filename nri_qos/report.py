@@ -13,7 +13,7 @@ from nri_qos.files import Gone, Hierarchy
 from nri_qos.loop import Loop
 from nri_qos.model import QosClass
 from nri_qos.plugin import Plugin
-from nri_qos.pools import Node
+from nri_qos.pools import Node, misfit
 from nri_qos.world import World
 from nri_qos.writer import Writer
 from ubhost.errors import HostFault
@@ -42,7 +42,7 @@ class Report:
             return "the CPUs of this node cannot be read"
         if self.mode is not Mode.V2:
             return f"cgroup hierarchy is {self.mode.value}, v2 is needed"
-        return self.trouble
+        return misfit(self.world.machine, self.world.config) or self.trouble
 
     def state(self) -> dict[str, Any]:
         """Return the figures of the last period, and what this node can do."""

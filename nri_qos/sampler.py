@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from nri_qos import counters
 from nri_qos.counters import Counters, Rates
 from nri_qos.files import Gone, Hierarchy
+from ubhost import quantity
 from ubhost.errors import HostFault
 
 QUIET = 0.01  # CPUs: a pod that uses less is quiet
@@ -66,8 +67,10 @@ class Sampler:
         """Return the memory in bytes of ``folders``; what cannot be read is missing."""
         sizes = {}
         for folder in folders:
-            with contextlib.suppress(Gone, OSError, ValueError):
-                sizes[folder] = int(self._files.read(folder, "memory.current"))
+            with contextlib.suppress(Gone, OSError):
+                size = quantity.number(self._files.read(folder, "memory.current"))
+                if size is not None:
+                    sizes[folder] = size
         return sizes
 
     def borrowed(self, folders: Iterable[str], remote: frozenset[int]) -> dict[str, int]:

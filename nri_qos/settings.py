@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from nri_qos import cpulist
+from ubhost import quantity
 from ubhost.errors import InvalidRequest
 
 Place = tuple[str, str]
@@ -137,8 +138,8 @@ def _plain(file: str, text: str) -> object:
             return quota, int(period)
         if file.endswith(".weight"):  # io.weight: "default 100", and lines of single devices
             return " ".join(text.removeprefix("default ").split())
-        if file in IN_PAGES and text.isdigit():
-            return int(text) // PAGE
+        if file in IN_PAGES and (size := quantity.number(text)) is not None:
+            return size // PAGE
     except (ValueError, InvalidRequest):
         return text
     return " ".join(text.split())

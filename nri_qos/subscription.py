@@ -39,5 +39,5 @@ def can_hang(runtime: str, version: str) -> bool:
 
 def _is_at_least(version: str, *wanted: int) -> bool:
     """Whether ``v1.7.24~ds1`` or the like is ``wanted`` or later; what is no version is not."""
-    found = re.match(r"v?(\d+)\.(\d+)(?:\.(\d+))?", version)
+    found = re.match(r"v?(\d{1,9})\.(\d{1,9})(?:\.(\d{1,9}))?", version, re.ASCII)
     return found is not None and tuple(int(part or 0) for part in found.groups()) >= wanted

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from nri_qos import cpulist, observe
 from nri_qos.model import Machine
+from nri_qos.pools import misfit
 from nri_qos.trouble import Trouble
 from nri_qos.world import World
 from ubhost.roots import Roots
@@ -69,6 +70,8 @@ class Watch(threading.Thread):
                 "CPUs and NUMA nodes",
                 extra={"cpus": cpulist.render(machine.online), "nodes": nodes, "kubelet_is_static": is_static},
             )
+            if why := misfit(machine, self._world.config):
+                _log.warning("the configuration does not fit this node and is not followed there", extra={"why": why})
             self._wake()
 
 

@@ -1,5 +1,9 @@
 """Network addresses in configurations. Pure, so that plans may know configurations."""
 
+from ubhost import quantity
+
+LONGEST = 255  # characters of a wrong one that are shown
+
 
 def host_and_port(address: str) -> tuple[str, int]:
     """Return the parts of ``127.0.0.1:9479``, ``[::1]:9479`` or ``:9479`` (no host: any address, of IPv4 and IPv6).
@@ -8,6 +12,7 @@ def host_and_port(address: str) -> tuple[str, int]:
         ValueError: it is none of these.
     """
     host, colon, port = address.rpartition(":")
-    if not colon or not (port.isascii() and port.isdigit()) or int(port) > 65535:
-        raise ValueError(f"metrics_address {address!r} is not HOST:PORT")
-    return host.strip("[]"), int(port)
+    number = quantity.number(port)
+    if not colon or number is None or number > 65535:
+        raise ValueError(f"metrics_address {address[:LONGEST]!r} is not HOST:PORT")
+    return host.strip("[]"), number

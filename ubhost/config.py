@@ -66,7 +66,8 @@ def documents(text: str, *, where: str) -> list[Any]:
 class _Strict(yaml.SafeLoader):
     """YAML as usual, but a key that is given twice is an error: the first one was meant too.
 
-    Words are words: YAML 1.1 reads ``off`` and ``no`` as false and ``1:20`` as 80; 1.2 and we do not.
+    Words are words: YAML 1.1 reads ``off`` and ``no`` as false and ``1:20`` as 80; 1.2 and we do not. So is a number
+    that is longer than any: what it is for then says which key has it.
     """
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
@@ -82,7 +83,9 @@ _Strict.yaml_implicit_resolvers = {
 }
 _Strict.add_implicit_resolver(_BOOL, re.compile(r"(?:true|True|TRUE|false|False|FALSE)$"), list("tTfF"))
 _Strict.add_implicit_resolver(
-    _INT, re.compile(r"[-+]?(?:0x[0-9a-fA-F_]+|0b[01_]+|0[0-7_]*|[1-9][0-9_]*)$"), list("-+0123456789")
+    _INT,
+    re.compile(r"[-+]?(?:0x[0-9a-fA-F_]{1,16}|0b[01_]{1,64}|0[0-7_]{0,22}|[1-9][0-9_]{0,30})$"),
+    list("-+0123456789"),
 )
 
 

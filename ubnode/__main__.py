@@ -22,7 +22,7 @@ from ubhost.version import version
 COMMANDS: dict[str, tuple[str, str]] = {
     "show": ("ubhost.cli", "what was found on this host"),
     "watch": ("ubhost.cli:watch_main", "what changes on this host, as it comes"),
-    "doctor": ("ubhost.doctor.cli", "whether UB pods can run on this node, and what to do if not"),
+    "doctor": ("ubnode.doctor", "whether UB pods can run on this node, and what to do if not"),
     "sim": ("ubsim.cli", "bring a simulated super-node up or down"),
     "attachments": ("cni_ub.cli", "which pod holds which device"),
     "volumes": ("csi_ub.cli", "volumes on this node"),

@@ -1,5 +1,4 @@
 import json
-from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -9,32 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nri_qos import cli, manifests, plan
-from nri_qos.manifests import quantity
 from tests.nri_qos import nodes
 from ubhost.errors import InvalidRequest
-
-
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [
-        ("500m", "0.5"),
-        (2, "2"),
-        (0.5, "0.5"),
-        ("1Gi", 2**30),
-        ("1G", 10**9),
-        ("128974848", 128974848),
-        ("1k", 1000),
-        ("0", 0),
-    ],
-)
-def test_quantities_are_those_of_kubernetes(text: object, value: str | int) -> None:
-    assert quantity(text) == Decimal(value)
-
-
-@pytest.mark.parametrize("text", ["", "one", "1GiB", "-1", "1 Gi x", "inf", "nan", None, "1mm"])
-def test_what_no_api_server_accepts_is_refused(text: object) -> None:
-    with pytest.raises(InvalidRequest, match="is not a quantity"):
-        quantity(text)
 
 
 def manifest(name: str = "web", *, limits: dict[str, Any] | None = None, **more: Any) -> dict[str, Any]:

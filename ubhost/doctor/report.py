@@ -13,9 +13,9 @@ _ORDER = (Verdict.PROBLEM, Verdict.WARNING, Verdict.NOTE, Verdict.OK)
 _MARKS = {Verdict.PROBLEM: "problem", Verdict.WARNING: "warning", Verdict.NOTE: "note   ", Verdict.OK: "ok     "}
 
 
-def examine(facts: Facts) -> tuple[Finding, ...]:
-    """Return every finding, the worst first, otherwise in the order of the checks."""
-    found = (*host.check(facts), *cluster.check(facts), *plugins.check(facts), *compatibility.check(facts))
+def examine(facts: Facts, more: Iterable[Finding] = ()) -> tuple[Finding, ...]:
+    """Return every finding, and ``more`` of others, the worst first, otherwise in the order of the checks."""
+    found = (*host.check(facts), *cluster.check(facts), *plugins.check(facts), *compatibility.check(facts), *more)
     return tuple(sorted(found, key=lambda finding: _ORDER.index(finding.verdict)))
 
 
