@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -16,6 +17,8 @@ from ubhost.version import version as own_version
 from ubnode.install.layout import CNI_BIN, KUBELET, Component, Places
 from ubnode.install.node import Node
 from ubnode.install.operations import bring, take_off
+
+_VERSION = re.compile(r"\d[\w.+-]*", re.ASCII)
 
 
 def parser(command: str) -> argparse.ArgumentParser:
@@ -112,9 +115,14 @@ def _bundle(given: Path | None) -> tuple[Path, str]:
             raise InvalidRequest("this program was not started from a bundle: name one with --from")
         return Path(sys.executable).parent, own_version()
     try:
-        return given.resolve(), (given / "_internal" / "VERSION").read_text(encoding="ascii").strip()
-    except FileNotFoundError:
+        version = (given / "_internal" / "VERSION").read_text(encoding="ascii").strip()
+    except (FileNotFoundError, NotADirectoryError):
         raise InvalidRequest(f"{given} is not a bundle: it has no _internal/VERSION") from None
+    except UnicodeDecodeError:
+        version = ""
+    if not _VERSION.fullmatch(version):
+        raise InvalidRequest(f"{given} is not a bundle: what {given / '_internal' / 'VERSION'} holds is no version")
+    return given.resolve(), version
 
 
 def _places(options: argparse.Namespace) -> Places:

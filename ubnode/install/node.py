@@ -4,6 +4,7 @@ The node's root may be a folder (``/host`` in a container). Links on the way are
 follow them: an absolute one starts at the node's root, and ``..`` does not lead out of it.
 """
 
+import errno
 import fcntl
 import os
 import stat
@@ -77,8 +78,9 @@ class Node:
         Raises:
             Damaged: the record of an earlier installation cannot be used.
         """
-        record = self._record_in(self.place(RECORD))
+        record = _record_in(self.place(RECORD))
         files, modes, links, others = {}, {}, {}, set()
+        paths = {*paths}
         for path in {*paths, *record.files, *record.links, RECORD, CURRENT, CONTAINERD}:
             there = self.place(path)
             if there.is_symlink():
@@ -88,13 +90,16 @@ class Node:
                 modes[path] = stat.S_IMODE(there.stat().st_mode)
             elif there.exists():
                 others.add(path)
-        wanted_folders = {str(parent) for path in paths for parent in PurePosixPath(path).parents}
+        around = {*paths, *STATE}
+        around |= {str(parent) for path in around for parent in PurePosixPath(path).parents}
+        folders = frozenset(path for path in around if self._is_folder(path))
         return Observed(
             files=files,
             modes=modes,
             links=links,
             others=frozenset(others),
-            folders=frozenset(path for path in {*wanted_folders, *paths, *STATE} if self._is_folder(path)),
+            folders=folders,
+            no_folders={path: what for path in around - folders if (what := self._is_instead(path))},
             releases=self._releases(),
             state=self._state(),
             serves=bool(self.use().volumes),
@@ -104,8 +109,9 @@ class Node:
 
     def runtime(self) -> Runtime:
         containerd = self.place(CONTAINERD, follow=True)
+        is_there = containerd.is_file()
         return Runtime(
-            containerd=containerd.read_text(encoding="utf-8") if containerd.is_file() else None,
+            containerd=containerd.read_text(encoding="utf-8", errors="surrogateescape") if is_there else None,
             crio=self._is_folder(CRIO_FOLDER),
             listens=any(self.place(path, follow=True).is_socket() for path in NRI_SOCKETS),
         )
@@ -140,8 +146,8 @@ class Node:
 
     def sweep(self, paths: Iterable[str]) -> None:
         """Remove for good what is aside of files and links, and what never came to its place, whoever was at work."""
-        put_aside = self._record_in(tree.aside(self.place(RECORD))).paths  # with the volumes of a pool beside it
-        put_aside |= self._record_in(tree.aside(self.place(STATE[1])) / Path(RECORD).name).paths
+        put_aside = _record_in(tree.aside(self.place(RECORD))).paths  # with the volumes of a pool beside it
+        put_aside |= _record_in(tree.aside(self.place(STATE[1])) / Path(RECORD).name).paths
         for path in {*paths, *put_aside, RECORD, CURRENT, CONTAINERD}:
             tree.clear_around(self.place(path))
         folders = {str(PurePosixPath(path).parent) for path in (RELEASES, *STATE)} | {RELEASES, *STATE}
@@ -161,7 +167,8 @@ class Node:
         try:
             self._do(step)
         except OSError as error:
-            raise HostFault(f"cannot {step}: {error.strerror or error}") from error
+            next_step = ": remount it writable, and try again" if error.errno == errno.EROFS else ""
+            raise HostFault(f"cannot {step}: {error.strerror or error}{next_step}") from error
         except subprocess.CalledProcessError as error:
             said = (error.stderr or "").strip()
             raise HostFault(f"cannot {step}: exit code {error.returncode}{': ' if said else ''}{said}") from error
@@ -187,16 +194,15 @@ class Node:
             case Withdraw(daemon, away):
                 self._withdraw(daemon) if away else None
 
-    @staticmethod
-    def _record_in(file: Path) -> Record:
-        content = statefile.read(file, 1)
-        try:
-            return Record() if content is None else Record.parse(content)
-        except (KeyError, TypeError, ValueError) as error:
-            raise statefile.Damaged(f"{RECORD}: {error!r}") from error
-
     def _is_folder(self, path: str) -> bool:
         return self.place(path, follow=True).is_dir()
+
+    def _is_instead(self, path: str) -> str | None:
+        """Say what is where a folder could be, ``None`` if nothing is."""
+        there = self.place(path)
+        if there.is_symlink():
+            return f"a link to {there.readlink()}, which is no folder"
+        return "no folder" if there.exists() else None
 
     def _releases(self) -> tuple[str, ...]:
         folder = self.place(RELEASES, follow=True)
@@ -243,6 +249,25 @@ class Node:
         except InvalidRequest:  # the agent could not run with it either
             settings = AgentConfig()
         clean(settings, Roots(self.root))
+
+
+def _record_in(file: Path) -> Record:
+    """Return what an installation wrote there.
+
+    Raises:
+        Damaged: it cannot be used; the message says how to go on.
+    """
+    if not os.path.lexists(file):  # nor is it where its folder is none
+        return Record()
+    try:
+        content = statefile.read(file, 1)
+        return Record() if content is None else Record.parse(content)
+    except (HostFault, ValueError) as error:
+        why = str(error) if isinstance(error, HostFault) else f"{file} cannot be used: {error}"
+        raise statefile.Damaged(
+            f"{why}; if another release wrote it, call the ubnode of that release; else move it away and say "
+            f"{CURRENT}/ubnode install COMPONENT, which takes over what is installed"
+        ) from error
 
 
 def _run(command: tuple[str, ...]) -> None:

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 from ubhost.apply import apply
 from ubhost.errors import Busy, InvalidRequest
-from ubnode.install.layout import CURRENT, RECORD, Component, Places, Wanted, wanted
+from ubnode.install.layout import CURRENT, RECORD, RELEASES, Component, Places, Wanted, wanted
 from ubnode.install.node import POOLS, Node
 from ubnode.install.plan import Observed, plan_install, plan_prune, plan_uninstall
 from ubnode.install.proof import prove
 from ubnode.install.record import Record
-from ubnode.install.runtimes import CONTAINERD_DROP_IN, CRIO_DROP_IN, NriSwitch, nri_switch
+from ubnode.install.runtimes import CONTAINERD_DROP_IN, CRIO_DROP_IN, NriSwitch, Runtime, nri_switch
 from ubnode.install.steps import SetFile, Step
 
 Say = Callable[[str], None]
@@ -46,10 +46,10 @@ def bring(
         if {CONTAINERD_DROP_IN, CRIO_DROP_IN} & record.files.keys():  # it listens because of us
             runtime = replace(runtime, listens=False)
         yields = beside and not record.components <= new
-        want = wanted(new if yields else components, places, nri_switch(runtime))
-        seen = node.observe(_paths(want))
-        if yields:
-            version = seen.links.get(CURRENT, version)
+        want = _wanted(new if yields else components, places, runtime)
+        seen = node.observe([*_paths(want), f"{RELEASES}/{version}"])
+        if yields and (current := seen.links.get(CURRENT)) in seen.releases:
+            version = current
         steps = plan_install(version, components, want, seen)
         older = () if yields else plan_prune(version, seen)
         if dry_run:
@@ -97,7 +97,7 @@ def take_off(
         if not force:
             _refuse_while_in_use(node, gone)
         runtime = replace(node.runtime(), listens=False)
-        still = wanted(record.components - gone, places, NriSwitch() if Component.NRI in gone else nri_switch(runtime))
+        still = _wanted(record.components - gone, places, runtime)
         seen = node.observe(record.folders)
         steps = plan_uninstall(gone, still, seen, purge=purge)
         if dry_run:
@@ -117,6 +117,12 @@ def _begun(node: Node, *, dry_run: bool) -> Iterator[Record]:
         if not dry_run:
             node.sweep(record.paths)
         yield record
+
+
+def _wanted(components: Iterable[Component], places: Places, runtime: Runtime) -> Wanted:
+    """Return what ``components`` want; the runtime's configuration matters to one of them only."""
+    components = frozenset(components)
+    return wanted(components, places, nri_switch(runtime) if Component.NRI in components else NriSwitch())
 
 
 def _paths(want: Wanted) -> list[str]:

@@ -20,7 +20,8 @@ class Observed:
     """What is on the node, at the paths that we are concerned with; a path that is not there is not in the mappings.
 
     ``files`` holds the text of regular files, ``modes`` their mode bits, ``links`` the targets of symbolic links, and
-    ``others`` whatever else is in the way. ``releases`` are the versions in /opt/ub-node, oldest first. ``state`` is
+    ``others`` whatever else is in the way. ``no_folders`` says what is where a folder is wanted. ``releases`` are the
+    versions in /opt/ub-node, oldest first. ``state`` is
     what of our state may be removed with us, which the volumes of a pool are not. ``serves`` says whether there are
     any, for pods here or on other nodes, and ``systemd`` whether we may start units.
     """
@@ -30,6 +31,7 @@ class Observed:
     links: Mapping[str, str] = field(default_factory=dict)
     others: frozenset[str] = frozenset()
     folders: frozenset[str] = frozenset()
+    no_folders: Mapping[str, str] = field(default_factory=dict)
     releases: tuple[str, ...] = ()
     state: tuple[str, ...] = ()
     serves: bool = False
@@ -43,7 +45,7 @@ def plan_install(version: str, components: Iterable[Component], want: Wanted, se
     Raises:
         Conflict: something that is not ours is in the way of a file or a link.
     """
-    refuse_foreign(want, seen)
+    refuse_foreign(version, want, seen)
     record = _recorded(components, want, seen)
     files = [_file_step(file, seen) for file in want.files]
     changed = tuple(step for step in files if step)
@@ -137,23 +139,25 @@ def _last(seen: Observed) -> list[Step]:
             steps.append(SetLink(CURRENT, None, seen.links[CURRENT]))
         steps += [Release(version, there=False) for version in seen.releases]
     folders = sorted(seen.record.folders - {RELEASES}, key=lambda path: (-path.count("/"), path))
-    around = [path for path in folders if RECORD.startswith(f"{path}/")]
+    around = [path for path in folders if any(state.startswith(f"{path}/") for state in STATE)]
     steps += [Folder(path, there=False) for path in folders if path not in around]
     steps += [PutAside(path) for path in seen.state]
     return [*steps, *(Folder(path, there=False) for path in around)]
 
 
-def refuse_foreign(want: Wanted, seen: Observed) -> None:
+def refuse_foreign(version: str, want: Wanted, seen: Observed) -> None:
     """Refuse, naming all, if something that we did not put there is in the way.
 
     Raises:
         Conflict: see above.
     """
-    ways = (
-        [f"{CONTAINERD} is a link: put at its head {IMPORTS.strip()}"]
-        if want.imports and CONTAINERD in seen.links
-        else []
-    )
+    ways = [
+        f"{path} is {what}, where a folder is needed: move it away, or make it one, and try again"
+        for path in dict.fromkeys((*_missing_folders(want, seen), *STATE))
+        if (what := seen.no_folders.get(path))
+    ]
+    if want.imports and CONTAINERD in seen.links:
+        ways.append(f"{CONTAINERD} is a link: put at its head {IMPORTS.strip()}")
     for file in want.files:
         there = seen.files.get(file.path)
         if file.path in seen.others or file.path in seen.links:
@@ -165,6 +169,16 @@ def refuse_foreign(want: Wanted, seen: Observed) -> None:
             elif known != digest(there):
                 ways.append(f"{file.path} was edited (use a drop-in beside it instead)")
     ways += _foreign_links(want, seen)
+    of_another_kind = {
+        CURRENT: seen.files.keys() | seen.others,
+        RECORD: seen.links.keys() | seen.others,
+        f"{RELEASES}/{version}": seen.files.keys() | seen.links.keys(),
+    }
+    ways += [
+        f"{path} is there and not ours: move it away, and try again"
+        for path, others in of_another_kind.items()
+        if path in others
+    ]
     if ways:
         raise Conflict("; ".join(ways))
 
@@ -194,8 +208,9 @@ def _recorded(components: Iterable[Component], want: Wanted, seen: Observed) -> 
 
 
 def _missing_folders(want: Wanted, seen: Observed) -> tuple[str, ...]:
-    """Parents of all that is wanted which are not there, outermost first."""
+    """Parents of all that is wanted which are not there, outermost first; daemons make their state by themselves."""
     paths = [file.path for file in want.files] + [path for path, _ in want.links] + [CURRENT, RECORD]
+    paths += STATE if want.units else []
     parents = {str(parent) for path in paths for parent in PurePosixPath(path).parents}
     parents |= {
         str(path) for folder in want.folders for path in (PurePosixPath(folder), *PurePosixPath(folder).parents)

@@ -3,8 +3,11 @@
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from pathlib import PurePosixPath
 from typing import Any
+
+import msgspec
 
 from ubnode.install.layout import Component
 
@@ -42,14 +45,21 @@ class Record:
 
     @classmethod
     def parse(cls, content: Mapping[str, Any]) -> "Record":
-        return cls(
-            components=frozenset(Component(name) for name in content["components"]),
-            files=dict(content["files"]),
-            links=frozenset(content["links"]),
-            folders=frozenset(content["folders"]),
-            imports=bool(content["imports"]),
-            whole=bool(content["whole"]),
-        )
+        """Return what ``text`` wrote.
+
+        Raises:
+            ValueError: it says something else than that.
+        """
+        if missing := [each.name for each in fields(cls) if each.name not in content]:
+            raise ValueError(f"{', '.join(missing)} is missing")
+        try:
+            record = msgspec.convert(content, cls)
+        except msgspec.ValidationError as error:
+            raise ValueError(str(error)) from error
+        for path in (*record.paths, *record.folders):
+            if not path.startswith("/") or "\0" in path or ".." in PurePosixPath(path).parts:
+                raise ValueError(f"{path!r} is no path of ours")
+        return record
 
 
 def digest(text: str) -> str:

@@ -70,10 +70,12 @@ def nri_switch(runtime: Runtime) -> NriSwitch:
     if runtime.containerd is None:
         return NriSwitch()
     config = _parse(runtime.containerd)
-    if config.get("version", 1) >= 3 or _is_on(config):
+    version, imports = config.get("version", 1), config.get("imports")
+    if not isinstance(version, int) or not isinstance(imports, list | None):
+        raise Conflict(f"{CONTAINERD} is none that containerd takes: version is a number, imports is a list")
+    if version >= 3 or _is_on(config):
         return NriSwitch()
     drop_in = ((CONTAINERD_DROP_IN, CONTAINERD_ON),)
-    imports = config.get("imports")
     if imports is None:
         return NriSwitch(drop_in, imports=True)
     if any(fnmatch.fnmatch(CONTAINERD_DROP_IN, str(pattern)) for pattern in imports):
@@ -86,11 +88,13 @@ def nri_switch(runtime: Runtime) -> NriSwitch:
 
 def _parse(text: str) -> dict[str, Any]:
     try:
+        text.encode()  # what is not UTF-8 was read as half a surrogate
         return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise Conflict(f"{CONTAINERD} is not TOML: {error}") from error
 
 
 def _is_on(config: dict[str, Any]) -> bool:
-    plugin = config.get("plugins", {}).get(NRI_PLUGIN, {})
+    plugins = config.get("plugins")
+    plugin = plugins.get(NRI_PLUGIN) if isinstance(plugins, dict) else None
     return isinstance(plugin, dict) and plugin.get("disable") is False

@@ -100,8 +100,9 @@ def clear(folder: Path) -> None:
 
 def clear_around(there: Path) -> None:
     """Remove what was to take this place, and what had it before."""
-    _coming(there).unlink(missing_ok=True)
-    _before(there).unlink(missing_ok=True)
+    for left in (_coming(there), _before(there)):
+        if os.path.lexists(left):  # a read-only folder refuses to unlink even what is not there
+            left.unlink()
 
 
 def _coming(there: Path) -> Path:
