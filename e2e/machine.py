@@ -26,7 +26,8 @@ BOOT_S = 300.0
 EMPTY_NODE = 3
 CMDLINE = (
     "root=/dev/vda rw console=ttyS0 quiet mitigations=off random.trust_cpu=on cryptomgr.notests panic=-1 psi=1 "
-    "systemd.show_status=0 systemd.unit=ub-e2e.target systemd.journald.forward_to_console=0"
+    "systemd.show_status=0 systemd.unit=ub-e2e.target systemd.journald.forward_to_console=0 "
+    "net.ifnames=0"  # eth0 stays eth0, whenever udev comes to be started
 )
 
 
