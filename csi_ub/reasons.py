@@ -20,4 +20,4 @@ class StaleToken(errors.Conflict):
 
 
 class Unreachable(errors.Busy):
-    """The node that owns the volume does not answer; a later try may find it back."""
+    """The node that owns the volume, or a program that it takes, has not answered; a later try may find it back."""

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from csi_ub import programs
+from csi_ub.reasons import Unreachable
 
 
 def test_a_daemon_gets_a_scope_of_its_own_where_systemd_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -24,3 +25,8 @@ def test_a_daemon_gets_a_scope_of_its_own_where_systemd_runs(tmp_path: Path, mon
 
 def test_without_systemd_it_is_started_as_it_is(tmp_path: Path) -> None:
     assert programs.apart(["/bin/echo"], systemd=tmp_path / "absent") == ["/bin/echo"]
+
+
+def test_a_program_that_takes_too_long_is_to_be_waited_for_in_a_later_call() -> None:
+    with pytest.raises(Unreachable, match="sleep 5 has not ended within 0.1 s"):
+        programs.run(["sleep", "5"], timeout_s=0.1)
