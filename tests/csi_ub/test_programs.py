@@ -28,5 +28,5 @@ def test_without_systemd_it_is_started_as_it_is(tmp_path: Path) -> None:
 
 
 def test_a_program_that_takes_too_long_is_to_be_waited_for_in_a_later_call() -> None:
-    with pytest.raises(Unreachable, match="sleep 5 has not ended within 0.1 s"):
+    with pytest.raises(Unreachable, match=r"sleep 5 has not ended within 0\.1 s"):
         programs.run(["sleep", "5"], timeout_s=0.1)
