@@ -10,6 +10,7 @@ from cni_ub.host import Host
 from cni_ub.reconcile import Finding, inspect, repair
 from ubhost import log, providers
 from ubhost.arguments import Parser
+from ubhost.errors import NotFound
 from ubhost.ledger import Ledger
 from ubhost.provider import Provider
 from ubhost.roots import Roots
@@ -24,8 +25,9 @@ def main(argv: Sequence[str]) -> int:
     log.set_up("error")  # what could not be repaired is said below
     roots = Roots.from_environ()
     host = Host(roots, Ledger(roots), lambda: _choose(roots), is_short_lived=True)
-    findings = repair(host) if arguments.repair else inspect(host)
-    rows = [_row(finding, repaired=arguments.repair) for finding in findings]
+    gone = _container(host, arguments.gone) if arguments.gone else ""
+    findings = repair(host, gone) if arguments.repair or gone else inspect(host)
+    rows = [_row(finding) for finding in findings]
     if arguments.json:
         print(json.dumps({"attachments": rows}, indent=2))
     else:
@@ -37,6 +39,11 @@ def _parser() -> argparse.ArgumentParser:
     parser = Parser(prog="ubnode attachments", description="Which pod holds which UB device.")
     parser.add_argument("--json", action="store_true", help="one JSON document")
     parser.add_argument("--repair", action="store_true", help="release the devices of pods that are gone")
+    parser.add_argument(
+        "--gone",
+        metavar="CONTAINER",
+        help="repair, and take this container's pod to be gone where its record is damaged",
+    )
     return parser
 
 
@@ -44,10 +51,22 @@ def _choose(roots: Roots) -> Provider:
     return providers.choose(roots)
 
 
-def _row(finding: Finding, *, repaired: bool) -> dict[str, Any]:
+def _container(host: Host, start: str) -> str:
+    """Return the one container whose id begins so; the table shows no more of it.
+
+    Raises:
+        NotFound: there is none, or there are several.
+    """
+    found = sorted({record.container for record in host.ledger.records() if record.container.startswith(start)})
+    if len(found) != 1:
+        raise NotFound(f"{len(found)} containers with an attachment begin with {start!r}: {', '.join(found) or 'none'}")
+    return found[0]
+
+
+def _row(finding: Finding) -> dict[str, Any]:
     record = finding.record
     state = finding.condition.value
-    if repaired and finding.condition.is_repairable:
+    if finding.is_tried:
         state = f"{'not repaired' if finding.problems else 'repaired'}: {state}"
     return {
         "device": record.device,

@@ -77,7 +77,7 @@ def _open_holder(host: Host, record: Record, given: int | None) -> int | None:
 
 
 def _find_holder(host: Host, record: Record, given: int | None) -> int | None:
-    known = frozenset(member for other in host.ledger.records() for member in other.members)
+    known = frozenset(name for other in host.ledger.records() if not other.is_damaged for name in other.members)
     return find_holder(host.provider(), record.device, given, _namespaces_of_others(host, record), known)
 
 

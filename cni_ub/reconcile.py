@@ -41,6 +41,7 @@ class Finding:
     record: Record
     condition: Condition
     problems: tuple[str, ...] = ()  # what a repair could not do
+    is_tried: bool = False  # by a repair
 
 
 def inspect(host: Host) -> tuple[Finding, ...]:
@@ -48,18 +49,23 @@ def inspect(host: Host) -> tuple[Finding, ...]:
     return tuple(Finding(record, _condition(host, record)) for record in host.ledger.records())
 
 
-def repair(host: Host) -> tuple[Finding, ...]:
-    """Release what is dead; return what was found, before the repair."""
-    return tuple(_repaired(host, finding) for finding in inspect(host))
+def repair(host: Host, gone: str = "") -> tuple[Finding, ...]:
+    """Release what is dead; return what was found, before the repair.
+
+    Args:
+        gone: a container whose pod is gone, says somebody who can tell where its damaged record does not.
+    """
+    return tuple(_repaired(host, finding, gone) for finding in inspect(host))
 
 
-def _repaired(host: Host, finding: Finding) -> Finding:
-    if not finding.condition.is_repairable:
+def _repaired(host: Host, finding: Finding, gone: str) -> Finding:
+    is_said_dead = finding.condition is Condition.UNCLEAR and finding.record.container == gone
+    if not (finding.condition.is_repairable or is_said_dead):
         return finding
     problems = release_dead(host, finding.record)
     if problems:
         LOG.warning("an attachment cannot be repaired", extra={"device": finding.record.device, "problems": problems})
-    return Finding(finding.record, finding.condition, tuple(problems))
+    return Finding(finding.record, finding.condition, tuple(problems), is_tried=True)
 
 
 def _condition(host: Host, record: Record) -> Condition:

@@ -50,7 +50,8 @@ def reclaim(host: Host, device: str) -> tuple[Record, ...]:
         if record.is_damaged and holds_in_pod(host, record):
             raise Conflict(
                 f"{device} may still be with container {record.container} as {record.ifname}, whose record is damaged:"
-                " its DEL frees it, and once its pod is gone so do GC and `ubnode attachments --repair`"
+                " its DEL frees it; once its pod is gone so do GC and `ubnode attachments --repair`, and in any case"
+                f" `ubnode attachments --gone {record.container}`"
             )
         if record.state is State.ATTACHED and not record.is_damaged and _is_living(host, record):
             living.append(record)

@@ -37,3 +37,14 @@ def test_what_could_not_be_repaired_is_below_the_table(capsys: pytest.CaptureFix
     assert head.split() == ["DEVICE", "POD", "CONTAINER", "INTERFACE", "NETWORK", "ADDRESSES", "SINCE", "STATE"]
     assert row.split()[:5] == ["urma_0", "web/front", "c" * 13, "net1", "-"]
     assert problem.startswith("urma_0: no UB device can be given out: no UB host here")
+
+
+@pytest.mark.usefixtures("record")
+@pytest.mark.parametrize(("said", "code"), [("c" * 13, 1), ("d", 1)])
+def test_a_container_that_is_gone_is_named_by_the_beginning_of_its_id(
+    said: str, code: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["attachments", "--gone", said]) == code
+    shown, errors = capsys.readouterr()
+    assert ("not repaired" in shown) is (said[0] == "c")
+    assert ("0 containers with an attachment begin with 'd'" in errors) is (said == "d")

@@ -165,6 +165,19 @@ def test_who_leaves_no_trace_is_taken_to_be_alive_while_any_pod_is(traceless: Ma
     assert held(traceless) == ["c1"]
 
 
+def test_who_leaves_no_trace_is_released_when_somebody_says_that_it_is_gone(traceless: Machine) -> None:
+    for number in (1, 2):
+        assert add(traceless, number).code == 0
+    tear(traceless, 2)
+    traceless.kill_pod("pod-2")
+    traceless.new_pod("unrelated")
+    for said in ("", "c1"):  # a record that is whole knows better
+        assert not any(found.is_tried for found in reconcile.repair(traceless.host, said))
+    assert held(traceless) == ["c1", "c2"]
+    assert [found.is_tried for found in reconcile.repair(traceless.host, "c2")] == [False, True]
+    assert held(traceless) == ["c1"]
+
+
 def test_who_leaves_no_trace_is_free_when_no_other_pod_lives(traceless: Machine) -> None:
     for number in (1, 2):
         assert add(traceless, number).code == 0
