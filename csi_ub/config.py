@@ -12,6 +12,8 @@ from ubhost.errors import InvalidRequest
 from ubhost.roots import Roots
 
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+_LVM_NAME = r"(?!\.{1,2}(?:/|$))[a-zA-Z0-9+_.][a-zA-Z0-9+_.-]{0,63}"
+_THIN_POOL = re.compile(f"{_LVM_NAME}/{_LVM_NAME}")
 
 
 class PoolType(Enum):
@@ -20,6 +22,7 @@ class PoolType(Enum):
     DIR = "dir"
     BTRFS = "btrfs"
     XFS = "xfs"
+    LVM = "lvm"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,12 +32,18 @@ class PoolConfig:
     name: str
     path: str
     type: PoolType = PoolType.DIR
+    thin_pool: str | None = None
+    """The thin pool (``GROUP/POOL``) that volumes of a pool of type ``lvm`` are made of."""
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
             raise ValueError(f"pool name {self.name!r} is not a DNS label")
         if not Path(self.path).is_absolute():
             raise ValueError(f"path {self.path!r} of pool {self.name!r} is not absolute")
+        if (self.type is PoolType.LVM) is not (self.thin_pool is not None):
+            raise ValueError(f"thin_pool of pool {self.name!r} is for type lvm, which needs it")
+        if self.thin_pool is not None and not _THIN_POOL.fullmatch(self.thin_pool):
+            raise ValueError(f"thin_pool {self.thin_pool!r} of pool {self.name!r} is not GROUP/POOL, as lvs writes it")
 
 
 @dataclass(frozen=True, slots=True)

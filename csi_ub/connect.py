@@ -122,4 +122,4 @@ def _pools(config: Config, roots: Roots) -> tuple[Pool, ...]:
         default = default_pool(roots)
         Path(default.path).mkdir(parents=True, exist_ok=True, mode=0o700)
         wanted = (default,)
-    return tuple(Pool(each.name, Path(each.path), space(each.type)) for each in wanted)
+    return tuple(Pool(each.name, Path(each.path), space(each.type, each.thin_pool)) for each in wanted)

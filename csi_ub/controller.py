@@ -124,7 +124,8 @@ class Controller(Making, Snapshots, Attaching, csi_pb2_grpc.ControllerServicer):
         volume, pool = self.own(request.volume_id)
         if sizes.limit and volume.size > sizes.limit:
             raise OutOfRange(f"volume {volume.id} has {volume.size} bytes already, more than {sizes.limit}")
-        grown = self.engine(volume).grow(volume, pool, sizes.required or sizes.limit)
+        size = pool.rounded(volume, sizes.required or sizes.limit, sizes.limit)
+        grown = self.engine(volume).grow(volume, pool, size)
         return csi_pb2.ControllerExpandVolumeResponse(capacity_bytes=grown.size, node_expansion_required=grown.is_block)
 
     def ControllerModifyVolume(

@@ -12,6 +12,7 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
+from csi_ub.reasons import Unreachable
 from ubhost.errors import HostFault, Unsupported
 
 SYSTEM_FOLDERS = "/usr/sbin:/sbin:/usr/local/sbin"  # searched whatever PATH says: a runtime may leave them out
@@ -30,12 +31,18 @@ def find(program: str) -> str:
     return path
 
 
-def run(command: Sequence[str], *, timeout_s: float = 20) -> str:
+def run(
+    command: Sequence[str], *, timeout_s: float = 20, is_report: bool = False, keeps: tuple[int, ...] = ()
+) -> str:
     """Run a program to its end (a daemon: until it is in the background); return what it printed.
+
+    Of one that makes a report the warnings are left out, which it writes to stderr. ``keeps`` are descriptors that stay
+    open in it: locks that it holds on its own, should this process be killed.
 
     Raises:
         Unsupported: it is not installed.
-        HostFault: it failed or took too long; the message ends with what it said last.
+        HostFault: it failed; the message ends with what it said last.
+        Unreachable: it took too long.
     """
     program = find(command[0])
     try:
@@ -43,18 +50,21 @@ def run(command: Sequence[str], *, timeout_s: float = 20) -> str:
             [program, *command[1:]],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
+            stderr=subprocess.PIPE if is_report else subprocess.STDOUT,
             text=True,
             errors="replace",
             env=environment(),
             cwd="/",
             timeout=timeout_s,
+            pass_fds=keeps,
             check=False,
         )
-    except (OSError, subprocess.TimeoutExpired) as error:
+    except subprocess.TimeoutExpired as error:
+        raise Unreachable(f"{' '.join(command[:3])} has not ended within {timeout_s:g} s") from error
+    except OSError as error:
         raise HostFault(f"{command[0]} did not run: {error}") from error
     if done.returncode:
-        raise HostFault(f"{command[0]} failed with {done.returncode}: {done.stdout.strip()[-300:]}")
+        raise HostFault(f"{command[0]} failed with {done.returncode}: {(done.stderr or done.stdout).strip()[-300:]}")
     return done.stdout
 
 

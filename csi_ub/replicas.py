@@ -86,14 +86,14 @@ class Replicas:
         if found is None:
             raise NotFound(f"volume {content['volume']} has no replica on node {self.bricks.node}")
         used = self.usage(*found)
-        return {"used": used.used, "total": used.total, "unhealed": unhealed(_share(*found))}
+        return {"used": used.used, "total": used.total, "unhealed": unhealed(found[1].replica_at(found[0]))}
 
     def flush(self, content: dict[str, Any]) -> dict[str, Any]:
         """Answer when all that a replica was given is on its disk."""
         found = self.find(_volume(content))
         if found is None:
             raise NotFound(f"volume {content['volume']} has no replica on node {self.bricks.node}")
-        flush_share(_share(*found))
+        flush_share(found[1].replica_at(found[0]))
         return {}
 
     def find(self, volume_id: str) -> tuple[Replica, Pool] | None:
@@ -104,7 +104,7 @@ class Replicas:
         return None
 
     def usage(self, replica: Replica, pool: Pool) -> Usage:
-        return pool.space.usage(_share(replica, pool), replica.size)
+        return pool.space.usage(pool.replica_at(replica), replica.size)
 
     def look_after(self) -> None:
         """Start the daemons of replicas that died."""
@@ -116,7 +116,7 @@ class Replicas:
                     log.warning("replica not reachable", extra={"volume_id": replica.name, "error": str(error)})
 
     def _serve(self, replica: Replica, pool: Pool) -> Replica:
-        share = Share(replica.name, _share(replica, pool), replica.fenced, is_replica=True)
+        share = Share(replica.name, pool.replica_at(replica), replica.fenced, is_replica=True)
         port = self.bricks.ensure(share, replica.port)
         if port != replica.port:
             replica = pool.replicas.update(replica.id, lambda known: replace(known, port=port))
@@ -128,6 +128,8 @@ class Replicas:
     def _pool(self, want: Wanted) -> Pool:
         """Return the pool for a new replica: the one of the same name if there is one, else any that has the space."""
         for pool in sorted(self.pools, key=lambda pool: pool.name != want.pool):
+            if pool.space.has_mounts and not want.size:
+                continue  # a file system has a size, and nobody says how large the replica of a device gets
             if not pool.space.has_quota or pool.space.available(pool.path) >= want.size:
                 return pool
         raise Exhausted(f"no pool of node {self.bricks.node} has {want.size} bytes left")
@@ -151,7 +153,3 @@ def _volume(content: dict[str, Any]) -> str:
     if not isinstance(volume_id, str) or not is_own_id(volume_id):
         raise InvalidRequest(f"{volume_id!r} is not the id of a volume")
     return volume_id
-
-
-def _share(replica: Replica, pool: Pool) -> Path:
-    return pool.replicas.home / replica.id / "share"

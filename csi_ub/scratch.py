@@ -75,7 +75,7 @@ class Scratch:
             owner=self.node.volumes.node,
             pool=pool.name,
             spec=replace(Spec(), engine="bind"),
-            size=size,
+            size=pool.space.rounded(size, 0),
             created=int(time.time()),
             is_inline=True,
         )

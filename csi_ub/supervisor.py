@@ -54,9 +54,14 @@ def _look_after_for_ever(volumes: Volumes) -> None:
 
 
 def _look_after_one(volumes: Volumes, volume: Volume, pool: Pool) -> None:
+    engine = volumes.engines.named(volume.engine)
     with pool.volumes.lock(volume.id, wait_s=0):
-        if pool.volumes.find(volume.id) == volume:
-            volumes.engines.named(volume.engine).look_after(volume, pool)
+        if pool.volumes.find(volume.id) != volume:
+            return
+        if engine.is_prepared(volume):
+            engine.look_after(volume, pool)
+            return
+    engine.prepare(volume, pool)  # a driver was killed between its record and its daemons
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""The switch of a volume between strong and eventual: another engine for the same bytes, where they are.
+"""The switch of a volume between strong, eventual and close-to-open: another engine for the same bytes, where they are.
 
 Nothing is copied, and the record is the one commit point: up to it the old engine serves the volume, or is started
 again by the supervisor after a crash; from it on the new one. Nodes whose PersistentVolume still tells of the old
@@ -27,6 +27,11 @@ def switch(volumes: Volumes, volume: Volume, pool: Pool, spec: Spec) -> Volume:
     new = volumes.engines.choose("", spec.consistency)
     if new.name == old.name:
         return pool.volumes.update(volume.id, lambda it: replace(it, spec=spec))
+    if old.spans_machines and not new.spans_machines and volumes.engines.has_peers:
+        raise Unsupported(
+            f"volume {volume.id} cannot become {spec.consistency.value}: of the engines for that, node {volumes.node} "
+            f"has only {new.name}, and other nodes would reach the volume no more. Install GlusterFS"
+        )
 
     def change(known: Volume) -> Volume:
         pool.refuse_in_use(known)
@@ -38,6 +43,9 @@ def switch(volumes: Volumes, volume: Volume, pool: Pool, spec: Spec) -> Volume:
         except UbError:
             old.prepare(known, pool)
             raise
+        with pool.share(known.id) as share:  # what is left is of an earlier boot: the new engine would believe it
+            for each in share.attachments():
+                share.detach(each.node)
         old.forget(known, pool)
         return replace(known, spec=spec, engine=new.name, port=0)
 

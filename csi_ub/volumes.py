@@ -3,7 +3,7 @@
 import stat
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -98,25 +98,28 @@ class Volumes:
             InvalidRequest: ``context`` is none that CreateVolume returns.
             Unsupported: it lies on another machine, and its engine does not reach that far.
         """
-        found = self.own(volume_id)
-        if found:
-            return self.reach(*found)
+        own = self.own(volume_id)
+        if own:
+            return self.reach(*own)
         owner = context.get("owner", "")
         if not is_own_id(volume_id) or not is_owned_by(volume_id, owner) or owner == self.node:
             raise NotFound(f"volume {volume_id!r} does not exist")
         parameters.check_context(context)
-        if self.engines.named(context.get("engine", "")).spans_machines:
+        engine = self.engines.named(context.get("engine", ""))
+        neighbour = None if engine.spans_machines else _neighbour(context.get("path", ""))
+        here = neighbour.volumes.find(volume_id) if neighbour else None
+        if neighbour and here:
+            found = self.reach(here, neighbour)  # it may have been switched since its context was written
+            return replace(found, pool=None) if self.engine(found).spans_machines else found
+        if engine.spans_machines:
             return Reach(volume_id, owner, self._newest(volume_id, owner, context), None)
-        neighbour = _neighbour(context.get("path", ""))
-        if neighbour and neighbour.volumes.find(volume_id):
-            return Reach(volume_id, owner, dict(context), neighbour)
         raise Unsupported(
             f"volume {volume_id} belongs to node {owner}, whose pool is not on this machine: engine "
             f"{context.get('engine', '')} does not reach it"
         )
 
     def reach(self, volume: Volume, pool: Pool) -> Reach:
-        """Return how this node reaches a volume of its own."""
+        """Return how this node reaches a volume whose pool is on this machine."""
         return Reach(volume.id, volume.owner, self.engines.named(volume.engine).context(volume, pool), pool)
 
     def knows(self, node: str) -> bool:

@@ -12,7 +12,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from csi_ub import disk
 from csi_ub.model import Attachment, Volume
 from csi_ub.peers.channel import Verb
 from csi_ub.pool import Pool
@@ -78,7 +77,7 @@ class Engine(ABC):
             Exhausted: it is not to be had now.
             Unsupported: the volume cannot be made from its source.
         """
-        size = disk.rounded(want.size, limit) if want.is_block else want.size
+        size = pool.rounded(want, want.size, limit)
         pool.refuse_too_large(size)
         return size
 
@@ -93,6 +92,10 @@ class Engine(ABC):
     def capacity(self, volume: Volume, pool: Pool) -> int:
         """Return the bytes that a volume is sure to have; 0 if nobody holds it to its size."""
         return volume.size if pool.space.has_quota or volume.is_block else 0
+
+    def is_prepared(self, volume: Volume) -> bool:
+        """Whether ``prepare`` came to its end, as far as the record tells; if not, it is called again."""
+        return True
 
     def look_after(self, volume: Volume, pool: Pool) -> None:
         """Start what died since it was prepared. The caller holds the volume's lock."""

@@ -35,7 +35,7 @@ class BindEngine(Engine):
 
     def attach(self, reach: Reach, attachment: Attachment) -> None:
         with _pool(reach).share(reach.volume) as share:
-            share.attach(attachment)
+            _pool(reach).attach(share, attachment, self.name)
 
     def verify(self, reach: Reach) -> None:
         _record(reach)

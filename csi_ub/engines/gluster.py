@@ -74,8 +74,12 @@ class GlusterEngine(Engine):
         # A call that made the same volume at the same time may have come first.
         return pool.volumes.update(volume.id, lambda it: it if it.port else replace(it, port=port, sites=others))
 
+    def is_prepared(self, volume: Volume) -> bool:
+        # With three replicas its CreateVolume, which waits for other nodes, is not answered yet, and will be repeated.
+        return bool(volume.port) or volume.spec.replicas > 1
+
     def look_after(self, volume: Volume, pool: Pool) -> None:
-        if volume.port:  # without one its CreateVolume is not answered yet, and will be repeated
+        if volume.port:
             self.prepare(volume, pool)
 
     def grow(self, volume: Volume, pool: Pool, size: int) -> Volume:
@@ -159,7 +163,7 @@ class GlusterEngine(Engine):
 
     def forget(self, volume: Volume, pool: Pool) -> None:
         """Remove the brick's index and its marks on files: whoever works on the files without it makes them wrong."""
-        share = pool.volumes.home / volume.id / "share"
+        share = pool.at(volume.id)
         remove_tree(share / ".glusterfs")
         for here, folders, names in os.walk(share):
             for path in (here, *(f"{here}/{name}" for name in (*folders, *names))):
@@ -232,8 +236,7 @@ class GlusterEngine(Engine):
 
 
 def _share(volume: Volume, pool: Pool) -> Share:
-    path = pool.volumes.home / volume.id / "share"
-    return Share(volume.id, path, volume.fenced, is_replica=volume.spec.replicas > 1)
+    return Share(volume.id, pool.at(volume.id), volume.fenced, is_replica=volume.spec.replicas > 1)
 
 
 def _own_sites(volume: Volume) -> tuple[Site, ...]:

@@ -52,6 +52,8 @@ class NfsEngine(Engine):
         return {"nfs.attach": self._attach, "nfs.detach": self._detach}
 
     def prepare(self, volume: Volume, pool: Pool) -> Volume:
+        if pool.space.bring(pool.volumes.home / volume.id / "share"):
+            self.exports.remove(_data(pool.path, volume.id), _number(volume.id))  # the server may have found nothing
         hosts = {self.peers.address or "127.0.0.1", *self.peers.hosts.values()}
         self.exports.ensure(_data(pool.path, volume.id), _number(volume.id), hosts)
         return volume
@@ -117,7 +119,7 @@ class NfsEngine(Engine):
             raise InvalidRequest(f"a node that uses a volume is told in a way that we do not know: {error}") from error
         volume_id, pool = self._own(content)
         with pool.share(volume_id) as share:
-            replace(share, is_one_machine=False).attach(attachment)
+            pool.attach(replace(share, is_one_machine=False), attachment, self.name)
         return {}
 
     def _detach(self, content: dict[str, Any]) -> dict[str, Any]:

@@ -76,7 +76,7 @@ class SyncthingEngine(Engine):
         logfiles.trim(self.daemon.run / "log")
 
     def prepare(self, volume: Volume, pool: Pool) -> Volume:
-        share = pool.volumes.home / volume.id / "share"
+        share = pool.at(volume.id)
         self._share_folder(volume.id, share, _terms(volume.owner, self.context(volume, pool)))
         return volume
 
@@ -144,7 +144,7 @@ class SyncthingEngine(Engine):
                 raise InUse(f"volume {volume.id} has a copy on node {node}, which gives it back when all of it is here")
 
     def forget(self, volume: Volume, pool: Pool) -> None:
-        share = pool.volumes.home / volume.id / "share"
+        share = pool.at(volume.id)
         for name in ("beats", ".stfolder", "whole"):
             remove_tree(share / name)
         for name in (".stignore", "terms.json", "conflicts", ".beat"):
@@ -157,7 +157,7 @@ class SyncthingEngine(Engine):
 
     def copy(self, reach: Reach) -> Path:
         """Return where this node's copy of a volume is, or would be."""
-        return reach.pool.volumes.home / reach.volume / "share" if reach.pool else self.keeper.replicas / reach.volume
+        return reach.pool.at(reach.volume) if reach.pool else self.keeper.replicas / reach.volume
 
     def _trouble(self, volume_id: str) -> str:
         """Return why what others sent cannot be taken: a full disk, for example; "" if nothing is wrong."""

@@ -32,6 +32,21 @@ class Space(Protocol):
 
     has_quota: bool
     is_atomic: bool
+    has_mounts: bool
+    """A share is a file system of its own, mounted at its folder."""
+
+    def rounded(self, size: int, limit: int) -> int:
+        """Return the bytes that a volume of ``size`` bytes (0: not said) gets, at most ``limit`` (0: none).
+
+        Raises:
+            OutOfRange: none of the sizes that can be had is in that range.
+        """
+
+    def room_for_device(self, size: int) -> int:
+        """Return the bytes that a share must have for a device of ``size`` bytes; 0 if it needs no limit."""
+
+    def bring(self, share: Path) -> bool:
+        """See that the bytes of ``share`` are there; return whether they had to be brought, after a reboot."""
 
     def check(self, pool: Path) -> None:
         """Raise ``Unsupported`` if the file system of ``pool`` cannot do what this kind of pool needs."""
@@ -57,6 +72,22 @@ class Space(Protocol):
 
     def remove(self, share: Path) -> None:
         """Remove ``share`` with all it holds; it may be gone in part or whole."""
+
+
+class Folders:
+    """What is common to spaces whose shares are folders of one file system."""
+
+    has_mounts = False
+
+    def rounded(self, size: int, limit: int) -> int:
+        return size
+
+    def room_for_device(self, size: int) -> int:
+        """A file never grows by itself."""
+        return 0
+
+    def bring(self, share: Path) -> bool:
+        return False
 
 
 @contextmanager

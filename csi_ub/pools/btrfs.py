@@ -6,7 +6,7 @@ quota group too, because statvfs(3) of a subvolume shows the whole pool.
 
 from pathlib import Path
 
-from csi_ub.pools.base import Usage, doing, free, usage_by_quota
+from csi_ub.pools.base import Folders, Usage, doing, free, usage_by_quota
 from csi_ub.pools.copy import remove_tree
 from ubhost.errors import Unsupported
 from ubhost.kernel import btrfs
@@ -14,7 +14,7 @@ from ubhost.kernel import btrfs
 _OVERHEAD = 64 << 10  # bytes: the subvolume's own tree and the driver's folders, not the user's
 
 
-class BtrfsSpace:
+class BtrfsSpace(Folders):
     has_quota = True
     is_atomic = True
 

@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
-from csi_ub.pools.base import Usage, disk, doing, free
+from csi_ub.pools.base import Folders, Usage, disk, doing, free
 from csi_ub.pools.copy import copy_tree, remove_tree
 
 
-class DirectorySpace:
+class DirectorySpace(Folders):
     """Volumes are folders. There is no quota: the sizes of its volumes are reported as unknown."""
 
     has_quota = False

@@ -9,7 +9,7 @@ The copy's own quota counts all it refers to, as the original's does.
 from contextlib import suppress
 from pathlib import Path
 
-from csi_ub.pools.base import Usage, doing, free, usage_by_quota
+from csi_ub.pools.base import Folders, Usage, doing, free, usage_by_quota
 from csi_ub.pools.copy import copy_tree, remove_tree
 from ubhost.errors import Unsupported
 from ubhost.kernel import xfs
@@ -17,7 +17,7 @@ from ubhost.kernel import xfs
 _OVERHEAD = 64 << 10  # bytes: the driver's folders, not the user's
 
 
-class XfsSpace:
+class XfsSpace(Folders):
     has_quota = True
     is_atomic = False
 

@@ -11,7 +11,7 @@ from e2e.inside.cri import Runtime, import_images
 # The first needs a cluster to join, which e2e/outside/test_kubernetes.py has; the others take minutes: make e2e-long.
 collect_ignore = [] if Path("/run/cluster.json").exists() else ["test_kubernetes.py"]
 if not os.environ.get("UB_E2E_LONG"):
-    collect_ignore += ["test_knobs.py", "test_rates.py"]
+    collect_ignore += ["test_knobs.py", "test_lvm.py", "test_rates.py"]
 
 
 @pytest.fixture(scope="session")

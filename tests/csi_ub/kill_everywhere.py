@@ -1,11 +1,11 @@
 """Kill every call of a volume's life before each line it executes, and see that the driver finds its way.
 
-usage: kill_everywhere.py FOLDER CALL [EVERY]
+usage: kill_everywhere.py FOLDER CALL [EVERY [KIND]]
 
 One child for each line (with EVERY: each so many lines) of csi_ub and ubhost that CALL runs: it is killed by SIGKILL
-just before that line. Every
-second time the next driver repeats the call, as a cluster does that got no answer; every other time it takes the call
-back, as a cluster does that gave up. Either way exactly the wanted state must come of it. Prints the number of kills.
+just before that line. Every second time the next driver repeats the call, as a cluster does that got no answer; every
+other time it takes the call back, as a cluster does that gave up. Either way exactly the wanted state must come of it.
+KIND is that of the pool: dir, or lvm on stand-ins. Prints the number of kills.
 
 A program of its own, because it forks: a test process that spoke gRPC before must not.
 """
@@ -20,17 +20,23 @@ from typing import Any
 
 from ubproto.csi.v1 import csi_pb2 as csi
 
+from csi_ub import supervisor
 from csi_ub.config import PoolType
 from csi_ub.controller import Controller
 from csi_ub.engines import Engines
 from csi_ub.engines.bind import BindEngine
+from csi_ub.engines.exports import Exports
+from csi_ub.engines.nfs import NfsEngine
+from csi_ub.engines.nfsmounts import NfsMounts
 from csi_ub.groupcontroller import GroupController
 from csi_ub.node import Node
 from csi_ub.noderecord import Debts
 from csi_ub.nodevolumes import NodeVolumes
+from csi_ub.peers.channel import Peers
 from csi_ub.pool import Pool
 from csi_ub.pools import space
 from csi_ub.volumes import Volumes
+from tests.csi_ub import lvm, nfs
 from ubhost.kernel import loop, mountinfo
 
 REPO = Path(__file__).parents[2]
@@ -44,6 +50,7 @@ PAIRS = (
     ("group", "drop-group"),
     ("inline", "drop-inline"),
     ("publish-device", "unpublish-device"),
+    ("to-close-to-open", "to-strong"),
 )
 CALLS = tuple(call for pair in PAIRS for call in pair)
 UNDO = dict(PAIRS) | {taken: made for made, taken in PAIRS}
@@ -66,10 +73,22 @@ class World:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        if not (folder / "bin").exists():
+            nfs.stand_in(folder)
+        os.environ["PATH"] = f"{folder}/bin:{os.environ['PATH'].removeprefix(f'{folder}/bin:')}"
         (folder / "pool").mkdir(exist_ok=True)
-        self.pool = Pool("default", folder / "pool", space(PoolType.DIR))
+        self.has_lvm = (folder / "lvm-bin").exists()
+        if self.has_lvm:
+            os.environ["PATH"] = f"{folder}/lvm-bin:{os.environ['PATH'].removeprefix(f'{folder}/lvm-bin:')}"
+        kind = space(PoolType.LVM, "vg0/thin") if self.has_lvm else space(PoolType.DIR)
+        self.pool = Pool("default", folder / "pool", kind)
         self.pool.open()
-        volumes = Volumes("node0", (self.pool,), Engines({"bind": BindEngine()}))
+        exports = Exports(folder / "proc", folder / "etab", folder / "exports.d")
+        served = NfsEngine((self.pool,), exports, NfsMounts(folder / "nfs", folder / "proc"), Peers("node0"))
+        volumes = Volumes("node0", (self.pool,), Engines({"bind": BindEngine(), "nfs": served}))
+        supervisor.look_after(volumes)
+        for volume in self.pool.volumes.all():
+            assert bool(exports.clients(self.pool.volumes.home / volume.id / "share/data")) is (volume.engine == "nfs")
         node = NodeVolumes(volumes, folder / "run", Debts(folder / "state"))
         node.open()
         node.settle()
@@ -132,6 +151,8 @@ class World:
                 ),
                 None,
             ),
+            "to-close-to-open": lambda: controller.ControllerModifyVolume(_switched(volume, "close-to-open"), None),
+            "to-strong": lambda: controller.ControllerModifyVolume(_switched(volume, "strong"), None),
             "drop-inline": lambda: node.NodeUnpublishVolume(
                 csi.NodeUnpublishVolumeRequest(volume_id=HANDLE, target_path=str(self.target)), None
             ),
@@ -147,10 +168,14 @@ class World:
         records = [path for path in (self.folder / "run").iterdir() if path.is_file()]
         return {
             "volumes": len(self.ids()),
+            "engines": [(each.engine, each.spec) for each in self.pool.volumes.all()],
+            "exports": [self._read("etab"), *(self._read(f"exports.d/{each.name}") for each in self._exported())],
             "published to": [each.publications for each in self.pool.volumes.all()],
             "snapshots": len(list((self.pool.path / "snapshots").iterdir())),
             "groups": [sorted(each.name for each in path.iterdir()) for path in self.pool.path.glob("groups/*/")],
             "data": [sorted(path.name for path in (self.pool.path / "volumes").glob("*/share/data/*"))],
+            "thin volumes": len(lvm.thin_volumes(self.folder)) if self.has_lvm else 0,
+            "mounts": len(mountinfo.below(mounts, self.pool.path)),
             "names": len(list((self.pool.path / "names").iterdir())),
             "rubbish": [*(self.pool.path / "new").iterdir(), *(self.pool.path / "trash").iterdir()],
             "staged": len(mountinfo.at(mounts, self.staging)),
@@ -163,9 +188,20 @@ class World:
             "attached": len(list((self.pool.path / "volumes").glob("*/share/nodes/*.json"))),
         }
 
+    def _exported(self) -> list[Path]:
+        return sorted(self.folder.glob("exports.d/*.exports"))
+
+    def _read(self, name: str) -> str:
+        path = self.folder / name
+        return path.read_text() if path.exists() else ""
+
     def _remembered(self) -> str:
         path = self.folder / "id"
         return path.read_text() if path.exists() else "ub-000000000000-" + "0" * 32
+
+
+def _switched(volume: str, consistency: str) -> csi.ControllerModifyVolumeRequest:
+    return csi.ControllerModifyVolumeRequest(volume_id=volume, mutable_parameters={"consistency": consistency})
 
 
 def killed(world: World, name: str, after: int) -> bool:
@@ -200,8 +236,10 @@ def _killer(after: int) -> Callable[[FrameType, str, Any], Any]:
     return trace
 
 
-def main(folder: Path, name: str, every: int = 1) -> int:
+def main(folder: Path, name: str, every: int = 1, kind: str = "dir") -> int:
     """Kill ``name`` everywhere, or before each so many lines; return the number of kills."""
+    if kind == "lvm":
+        lvm.stand_in(folder)
     world = World(folder)
     made = name if name in dict(PAIRS) else UNDO[name]
     for earlier in NEEDS.get(made, ("create",)):
@@ -231,4 +269,4 @@ def _same(found: dict[str, object], wanted: dict[str, object], when: str) -> Non
 
 
 if __name__ == "__main__":
-    sys.stdout.write(f"{main(Path(sys.argv[1]), sys.argv[2], *map(int, sys.argv[3:]))}\n")
+    sys.stdout.write(f"{main(Path(sys.argv[1]), sys.argv[2], int((sys.argv[3:4] or '1')[0]), *sys.argv[4:])}\n")

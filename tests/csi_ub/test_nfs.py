@@ -1,6 +1,6 @@
 """Close-to-open volumes: what the NFS engine asks of a kernel and of nfs-utils, which are stand-ins here.
 
-The stand-in of exportfs refuses what exportfs(8) refuses; a mount is a bind mount of what is exported to the caller.
+The stand-ins of programs are in ``tests.csi_ub.nfs``; a mount is a bind mount of what is exported to the caller.
 Two real kernels speak NFS in e2e/outside/test_nfs.py.
 """
 
@@ -27,39 +27,10 @@ from csi_ub.pool import Pool
 from csi_ub.pools import space
 from csi_ub.reasons import InUse, Unreachable
 from tests.csi_ub.driver import Driver, capability, refused
+from tests.csi_ub.nfs import FILE_SYSTEMS, stand_in
 from ubhost.errors import HostFault, NotFound, Unsupported
 from ubhost.kernel import mountinfo, mounts
 
-EXPORTFS = r"""#!/usr/bin/env python3
-import pathlib, re, sys
-table = pathlib.Path("{table}")
-known = dict(line.split("\t", 1) for line in table.read_text().splitlines()) if table.exists() else {{}}
-*switches, place = sys.argv[1:]
-match = re.fullmatch(r"\[([0-9a-f:]+)\]/128:(/.*)|([0-9.]+)/32:(/.*)", place)
-if not match:
-    sys.exit(f"exportfs: invalid exporting option or host: {{place}}")
-client = f"{{match[1]}}/128" if match[1] else f"{{match[3]}}/32"
-path = match[2] or match[4]
-key = path.replace(" ", r"\040") + " " + client
-if switches == ["-u"]:
-    if known.pop(key, None) is None:
-        sys.exit(f"exportfs: Could not find '{{place}}' to unexport.")
-elif switches[:1] == ["-o"] and len(switches) == 2:
-    if not pathlib.Path(path).is_dir():
-        sys.exit(f"exportfs: Failed to stat {{path}}: No such file or directory")
-    known[key] = switches[1]
-else:
-    sys.exit("exportfs: usage")
-table.write_text("".join(f"{{key}}\t{{options}}\n" for key, options in known.items()))
-table.with_name("etab").write_text(
-    "".join("{{}}\t{{}}({{}})\n".format(*key.split(" "), options) for key, options in known.items())
-)
-"""
-STARTED = """#!/bin/sh
-echo "$0 $*" >>{proc}/started
-case $0 in *rpc.nfsd) echo 8 >{proc}/fs/nfsd/threads;; esac
-"""
-FILE_SYSTEMS = "nodev\tsysfs\n\text4\nnodev\tnfs4\nnodev\tnfsd\n"
 HERE = "127.0.0.1"
 
 
@@ -106,17 +77,8 @@ class World:
 
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
-    programs, proc = tmp_path / "bin", tmp_path / "proc"
-    (proc / "fs/nfsd").mkdir(parents=True)
-    (proc / "fs/nfsd/threads").write_text("0\n")
-    (proc / "filesystems").write_text(FILE_SYSTEMS)
-    programs.mkdir()
-    scripts = {"exportfs": EXPORTFS.format(table=tmp_path / "known")}
-    scripts |= dict.fromkeys(("rpc.nfsd", "rpc.mountd", "nfsdcld"), STARTED.format(proc=proc))
-    for name, text in scripts.items():
-        (programs / name).write_text(text)
-        (programs / name).chmod(0o755)
-    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+    proc = tmp_path / "proc"
+    monkeypatch.setenv("PATH", f"{stand_in(tmp_path)}:{os.environ['PATH']}")
     (tmp_path / "a pool").mkdir()
     pool = Pool("default", tmp_path / "a pool", space(PoolType.DIR))
     pool.open()

@@ -1,3 +1,4 @@
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -70,3 +71,24 @@ def test_a_pool_that_has_gone_leaves_the_volumes_of_the_others_looked_after(tmp_
     supervisor.serve(volumes)
     assert "good look_after" in told
     assert "bad look_after" not in told
+
+
+class Begun(Engine):
+    """An engine whose volumes are ready once their record has a port, as that of GlusterFS is."""
+
+    def is_prepared(self, volume: Volume) -> bool:
+        return bool(volume.port)
+
+    def prepare(self, volume: Volume, pool: Pool) -> Volume:
+        self._tell("prepare")
+        return pool.volumes.update(volume.id, lambda it: replace(it, port=24100))
+
+
+def test_what_a_driver_was_killed_before_it_served_is_served_by_the_next_one(tmp_path: Path) -> None:
+    told: list[str] = []
+    volumes = node(tmp_path, Begun("begun", told))
+    supervisor.look_after(volumes)
+    supervisor.look_after(volumes)
+    assert told == ["begun prepare", "begun tidy", "begun look_after", "begun tidy"]
+    (volume,) = volumes.pools[0].volumes.all()
+    assert volume.port == 24100
