@@ -11,11 +11,18 @@ setup:          ## .venv from the lock
 demo:           ## a two-node super-node on this machine: pods, pings, a shared file, QoS decisions (as root, 1 min)
 	@packaging/setup demo && $(PY) -m ubsim.demo
 
-test: test-kernel ## every test that runs on a bare machine (as root), test-kernel included
+test: test-kernel test-plain ## every test that runs on a bare machine (as root)
+
+test-plain:     ## those that change nothing of the machine
 	@packaging/setup test && .venv/bin/pytest $(PYTEST_OPTIONS) -m "not kernel and not binary and not chart and not apiserver"
 
-test-kernel:    ## the tests that change links and mounts, in namespaces of their own
-	@packaging/setup test && packaging/in-namespaces .venv/bin/pytest $(PYTEST_OPTIONS) -m kernel
+test-kernel: test-links test-volumes ## the tests that change links and mounts, in namespaces of their own
+
+test-links:     ## those of them that are not about volumes
+	@packaging/setup test && packaging/in-namespaces .venv/bin/pytest $(PYTEST_OPTIONS) -m kernel --ignore=tests/csi_ub
+
+test-volumes:   ## those of volumes
+	@packaging/setup test && packaging/in-namespaces .venv/bin/pytest $(PYTEST_OPTIONS) -m kernel tests/csi_ub
 
 lint:           ## ruff and the import contracts
 	@packaging/setup && .venv/bin/ruff check . && .venv/bin/ruff format --check . && .venv/bin/lint-imports
@@ -95,7 +102,10 @@ e2e-kubernetes: kubernetes ## a cluster of one node: kubelet in the guest gives 
 e2e-long:       ## tests of the guest that take minutes each: rates, knobs, borrowed memory, volumes of two kernels (30 min)
 	@packaging/setup e2e && UB_E2E_LONG=1 $(PY) -m e2e -k "not drills"
 
+guest:          ## what e2e needs and nothing of ours is in: the guest's image, and with Go a newer containerd (once, 5 min)
+	@packaging/setup e2e && $(PY) -m e2e image && { nice e2e/install-go-tools containerd containerd-shim-runc-v2 || [ $$? -eq 3 ]; }
+
 e2e:            ## the built executables on a real node: QEMU, containerd, three NUMA nodes
 	@packaging/setup e2e && $(PY) -m e2e
 
-.PHONY: e2e-long test-apiserver kubernetes e2e-kubernetes drills docs manifests bench-csi bench-nri bench-qos consistency consistency-short conformance help setup demo test test-kernel test-binary test-chart release image bench-cni bench-startup bench-agent bench-zerocopy lint fmt type proto build e2e
+.PHONY: guest test-plain test-links test-volumes e2e-long test-apiserver kubernetes e2e-kubernetes drills docs manifests bench-csi bench-nri bench-qos consistency consistency-short conformance help setup demo test test-kernel test-binary test-chart release image bench-cni bench-startup bench-agent bench-zerocopy lint fmt type proto build e2e

@@ -1,4 +1,4 @@
-"""The script that CI runs: it says why at the very end, and leaves no process behind, however it ends."""
+"""The script that CI runs: lanes side by side, one log, why at the very end, and no process left, however it ends."""
 
 import re
 import shutil
@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.packaging.conftest import ROOT
+from tests.waiting import wait_for
 
 SECTIONS = """\
 leaves:
@@ -19,6 +20,18 @@ bad:
 	@echo 'E   the reason'; seq 10000; exit 3
 endless:
 	@echo begun; sleep 600
+image:
+	@echo also begun; touch image; sleep 600
+lint: # each waits for the other
+	@touch lint; until [ -e build ]; do sleep 0.1; done; echo lint is done
+build:
+	@until [ -e lint ]; do sleep 0.1; done; touch build; sleep 0.5; echo build is done
+e2e:
+	@echo both are done
+test-binary:
+	@exit 4
+type: # ignores what pytest understands
+	@trap '' INT; setsid sleep 600 & echo $$! >left; echo begun; sleep 600
 """
 
 
@@ -36,11 +49,15 @@ def test_every_test_is_run_by_exactly_one_section() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     marks = [line.partition(":")[0] for line in project["tool"]["pytest"]["ini_options"]["markers"]]
     makefile, script = (ROOT / "Makefile").read_text(), (ROOT / ".ci" / "run").read_text()
-    chosen = dict(re.findall(r'^([a-z-]+):.*\n\t@.*pytest .*-m "?([a-z ]+)"?$', makefile, re.MULTILINE))
-    assert sorted(chosen.values()) == sorted([*marks, " and ".join(f"not {mark}" for mark in marks)])
+    targets = re.findall(r'^([a-z-]+):.*\n\t@.*pytest .*-m "?([a-z ]+?)"?( .*csi_ub)?$', makefile, re.MULTILINE)
+    chosen = {name: mark + part for name, mark, part in targets}
+    halves = ["kernel --ignore=tests/csi_ub", "kernel tests/csi_ub"]
+    others = [mark for mark in marks if mark != "kernel"]
+    assert sorted(chosen.values()) == sorted([*halves, *others, " and ".join(f"not {mark}" for mark in marks)])
     sections = " ".join(re.findall(r"order\+?=\((.*)\)", script)).split()
-    assert "\ntest: test-kernel " in makefile
-    assert {*chosen} <= {*sections, "test-kernel"}
+    assert "\ntest: test-kernel test-plain " in makefile
+    assert "\ntest-kernel: test-links test-volumes " in makefile
+    assert {*chosen} <= {*sections}
 
 
 def working_in(folder: Path) -> list[str]:
@@ -67,11 +84,46 @@ def test_why_a_section_failed_is_said_once_more_at_the_end(checkout: Path) -> No
     assert done.stdout.endswith("failed: bad\n")
 
 
-def test_a_run_that_is_told_to_stop_does_so_at_once_and_leaves_nothing(checkout: Path) -> None:
-    with subprocess.Popen([checkout / ".ci/run", "endless"], stdout=subprocess.PIPE, text=True) as running:
+def test_lanes_run_side_by_side_and_are_shown_one_after_another(checkout: Path) -> None:
+    done = subprocess.run([checkout / ".ci/run", "lint", "build", "e2e"], capture_output=True, text=True, check=False)
+    shown = [line for line in done.stdout.splitlines() if line.endswith("done") or line.startswith("=====")]
+    assert [line.split(" (")[0] for line in shown[:-1]] == [
+        *("===== lint", "lint is done", "===== build", "build is done", "===== e2e", "both are done")
+    ]
+    assert done.returncode == 0
+
+
+def test_what_needs_a_build_that_failed_is_not_run(checkout: Path) -> None:
+    (checkout / "Makefile").write_text(SECTIONS.replace("@until [ -e lint ]", "@exit 1; until [ -e lint ]"))
+    done = subprocess.run([checkout / ".ci/run", "build", "test-binary", "e2e"], stdout=subprocess.PIPE, check=False)
+    said = done.stdout.decode()
+    assert said.count("not run: the build failed") == 2
+    assert said.endswith("failed: build\n")
+
+
+def test_a_section_that_takes_too_long_is_ended_and_leaves_nothing(checkout: Path) -> None:
+    script = checkout / ".ci/run"
+    text, changes = re.subn(r"(\[type\]|--kill-after)=\d+", r"\1=1", script.read_text())
+    assert changes == 2
+    script.write_text(text)
+    done = subprocess.run([script, "type", "e2e"], capture_output=True, text=True, check=False)
+    section, _, after = done.stdout.partition("===== e2e")
+    assert f"stopped process {(checkout / 'left').read_text().strip()} (sleep)" in section
+    assert after.startswith(" (at")
+    assert done.stdout.endswith("failed: type\n")
+    assert working_in(checkout) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_run_that_is_told_to_stop_does_so_at_once_and_leaves_nothing(checkout: Path, number: int) -> None:
+    command = [str(checkout / ".ci/run"), "endless", "image"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as running:
         assert running.stdout
         while "begun" not in running.stdout.readline():
             assert running.poll() is None
-        running.send_signal(signal.SIGTERM)
+        wait_for((checkout / "image").exists)
+        running.send_signal(number)
+        said = running.stdout.read()
         assert running.wait(60) == 130
+    assert re.search("===== image.*\nalso begun\n", said), "what was running in the other lane is told"
     assert working_in(checkout) == []
