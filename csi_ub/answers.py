@@ -1,6 +1,6 @@
 """Our values to CSI messages."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from google.protobuf.timestamp_pb2 import Timestamp
 from ubproto.csi.v1 import csi_pb2
@@ -9,13 +9,15 @@ from csi_ub.model import Group, Snapshot, Volume
 from ubhost.errors import UbError
 
 
-def volume(volume: Volume, capacity: int, context: Mapping[str, str], place: Mapping[str, str]) -> csi_pb2.Volume:
+def volume(
+    volume: Volume, capacity: int, context: Mapping[str, str], places: Iterable[Mapping[str, str]]
+) -> csi_pb2.Volume:
     """Return what the cluster keeps of a volume; ``capacity`` in bytes, 0 is unknown."""
     answer = csi_pb2.Volume(
         volume_id=volume.id,
         capacity_bytes=capacity,
         volume_context=context,
-        accessible_topology=[csi_pb2.Topology(segments=place)],
+        accessible_topology=[csi_pb2.Topology(segments=place) for place in places],
     )
     if volume.source and volume.source.is_snapshot:
         answer.content_source.snapshot.snapshot_id = volume.source.id

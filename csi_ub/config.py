@@ -12,6 +12,7 @@ from ubhost.errors import InvalidRequest
 from ubhost.roots import Roots
 
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+_DAX = re.compile(r"dax[0-9]+\.[0-9]+")
 _LVM_NAME = r"(?!\.{1,2}(?:/|$))[a-zA-Z0-9+_.][a-zA-Z0-9+_.-]{0,63}"
 _THIN_POOL = re.compile(f"{_LVM_NAME}/{_LVM_NAME}")
 
@@ -55,6 +56,29 @@ class Peer:
 
 
 @dataclass(frozen=True, slots=True)
+class DaxRegion:
+    """Memory that nodes share, each by a DAX device of its own. The same on every node."""
+
+    name: str
+    """Name of memory that nodes share, a DNS label; the same list on every node."""
+    owner: str
+    """The node whose driver gives it to volumes; one of ``devices``."""
+    devices: dict[str, str]
+    """What each node that shares it calls its device (``node0: dax0.0``). The whole device is one volume."""
+    coherent: bool = False
+    """Whether the hardware keeps the caches of all these nodes alike, as memory of consistency strong needs."""
+
+    def __post_init__(self) -> None:
+        if not _NAME.fullmatch(self.name):
+            raise ValueError(f"name {self.name!r} of shared memory is not a DNS label")
+        if self.owner not in self.devices:
+            raise ValueError(f"owner {self.owner!r} of shared memory {self.name!r} has no device of it")
+        for node, device in self.devices.items():
+            if not _DAX.fullmatch(device):
+                raise ValueError(f"{device!r}, shared memory {self.name!r} on node {node!r}, is not named like dax0.0")
+
+
+@dataclass(frozen=True, slots=True)
 class Config:
     """Everything a driver may be told. Two pools of one name, or two peers of one node, are refused.
 
@@ -78,7 +102,8 @@ class Config:
     """Address (HOST:PORT) on which Prometheus metrics, /healthz and /readyz are served; nowhere if not given."""
 
     memory_quota: dict[str, str] = field(default_factory=dict)
-    """Shared UB memory (``8GiB``) that the claims of a namespace may have together; ``*`` is every other namespace."""
+    """Shared memory (``8GiB``) that the claims of a namespace may have together; ``*`` is every other namespace."""
+    dax: tuple[DaxRegion, ...] = ()
 
     def __post_init__(self) -> None:
         for namespace, size in self.memory_quota.items():
@@ -94,6 +119,9 @@ class Config:
             raise ValueError(f"peer_port {self.peer_port} is not a port")
         _refuse_doubles("pool", [pool.name for pool in self.pools])
         _refuse_doubles("peer", [peer.node for peer in self.peers])
+        _refuse_doubles("shared memory", [region.name for region in self.dax])
+        devices = [f"{device} of node {node}" for region in self.dax for node, device in region.devices.items()]
+        _refuse_doubles("DAX device", devices)
 
 
 def default_pool(roots: Roots) -> PoolConfig:

@@ -12,6 +12,7 @@ from csi_ub.engines.bind import BindEngine
 from csi_ub.engines.bricks import Bricks
 from csi_ub.engines.clients import Clients, Healers
 from csi_ub.engines.daemonfiles import Files
+from csi_ub.engines.dax import DaxEngine
 from csi_ub.engines.exports import Exports
 from csi_ub.engines.gluster import GlusterEngine
 from csi_ub.engines.nfs import NfsEngine
@@ -87,7 +88,7 @@ def _peers(node_id: str, config: Config) -> Peers:
 
 def _engines(peers: Peers, pools: tuple[Pool, ...], roots: Roots, config: Config) -> Engines:
     """Return the engines of a node. Those that span machines need to know where the other machines are."""
-    run, state = roots.run.absolute(), roots.state.absolute()
+    run, state, dev = roots.run.absolute(), roots.state.absolute(), roots.dev.absolute()
     quotas = {namespace: quantity.size(size) for namespace, size in config.memory_quota.items()}
     files = Files(run / "gluster")
     daemon = Daemon(state / "syncthing", run / "syncthing", peers.address)
@@ -101,7 +102,8 @@ def _engines(peers: Peers, pools: tuple[Pool, ...], roots: Roots, config: Config
         ),
         SyncthingEngine(peers.node, daemon, Keeper(peers.node, daemon, peers.hosts, state / "replicas"), peers),
         NfsEngine(pools, Exports(), NfsMounts(run / "nfs"), peers),
-        ShmEngine(Ubse(roots.ubse_socket.absolute()), roots.dev.absolute(), run / "memory", quotas),
+        ShmEngine(dev, run / "memory", quotas, Ubse(roots.ubse_socket.absolute())),
+        DaxEngine(dev, run / "memory", quotas, roots.sys.absolute(), config.dax, pools, peers),
         BindEngine(),
     )
     return Engines({engine.name: engine for engine in engines}, has_peers=bool(peers.hosts))

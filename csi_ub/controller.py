@@ -111,7 +111,7 @@ class Controller(Making, Snapshots, Attaching, csi_pb2_grpc.ControllerServicer):
         elsewhere = not topology.is_within(self.volumes.place, places([request.accessible_topology]))
         if elsewhere or (wanted and why_unsupported(capabilities(wanted), spec)):
             return csi_pb2.GetCapacityResponse(maximum_volume_size=Int64Value(value=0))
-        available = engine.available(self.volumes.pool(spec.pool))
+        available = engine.available(self.volumes.pool(spec.pool), spec.consistency)
         return csi_pb2.GetCapacityResponse(
             available_capacity=available, maximum_volume_size=Int64Value(value=available)
         )

@@ -114,6 +114,17 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True)
+class Lease:
+    """Shared memory that a volume has for itself: a region by the name that all nodes have for it.
+
+    ``zeroed`` bytes of it hold nothing of whoever had it before.
+    """
+
+    region: str
+    zeroed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Volume:
     """The record of a volume.
 
@@ -136,6 +147,7 @@ class Volume:
     fenced: tuple[str, ...] = ()  # nodes that must not reach it, although they may not have let go of it
     is_inline: bool = False  # comes and goes with one pod
     publications: tuple["Publication", ...] = ()  # nodes that the cluster lets use it; see csi_ub.attaching
+    lease: Lease | None = None  # what it consists of, if that is memory of ours to give
 
     @property
     def is_sown(self) -> bool:

@@ -4,7 +4,7 @@ from ubproto.csi.v1 import csi_pb2
 
 from csi_ub import answers, parameters, topology
 from csi_ub.engines.base import Engine
-from csi_ub.model import Capability, Spec, Volume
+from csi_ub.model import Capability, Spec, Volume, VolumeType
 from csi_ub.pool import Pool
 from csi_ub.uses import unsupported
 from csi_ub.volumes import Volumes
@@ -44,7 +44,10 @@ class OwnVolumes:
         return found
 
     def choose(self, spec: Spec) -> Engine:
-        return self.volumes.engines.choose(parameters.engine(spec), spec.consistency, spec.replicas)
+        is_memory = spec.type is VolumeType.MEMORY
+        return self.volumes.engines.choose(
+            parameters.engine(spec), spec.consistency, spec.replicas, is_memory=is_memory
+        )
 
     def engine(self, volume: Volume) -> Engine:
         return self.volumes.engines.named(volume.engine)
@@ -65,8 +68,8 @@ class OwnVolumes:
     def answer(self, volume: Volume, pool: Pool) -> csi_pb2.Volume:
         engine = self.engine(volume)
         key = topology.SUPERNODE if engine.spans_machines else topology.NODE
-        capacity, place = engine.capacity(volume, pool), {key: self.volumes.place[key]}
-        return answers.volume(volume, capacity, engine.context(volume, pool), place)
+        places = [topology.of_node(node) for node in engine.nodes(volume)] or [{key: self.volumes.place[key]}]
+        return answers.volume(volume, engine.capacity(volume, pool), engine.context(volume, pool), places)
 
 
 def why_unsupported(wanted: tuple[Capability, ...], spec: Spec) -> str:

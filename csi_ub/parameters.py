@@ -12,7 +12,8 @@ from ubhost.errors import InvalidRequest, Unsupported
 E = TypeVar("E", bound=Enum)
 _KEYS = frozenset({"type", "consistency", "replicas", "pool", "engine", "maxStaleness", "writers", "switchPolicy"})
 REPLICATING = "glusterfs"  # the engine that keeps more than one replica
-SHARED_MEMORY = "ub-shm"  # the engine of type memory, and of no other
+SHARED_MEMORY, DAX = "ub-shm", "dax"
+MEMORY = (SHARED_MEMORY, DAX)  # the engines of type memory, and of no other
 MUTABLE = "maxStaleness"
 _SHORTEST_S = 3.0  # below that Syncthing cannot keep its word: it collects changes for a second, and hashes them
 _LONGEST_S = 86400.0
@@ -66,7 +67,7 @@ def parse(parameters: Mapping[str, str], pools: frozenset[str]) -> Spec:
 def _misfits(spec: Spec, given: Mapping[str, str]) -> Iterator[str]:
     """Yield what does not go together."""
     is_memory, is_eventual = spec.type is VolumeType.MEMORY, spec.consistency is Consistency.EVENTUAL
-    if spec.engine and (spec.engine == SHARED_MEMORY) is not is_memory:
+    if spec.engine and (spec.engine in MEMORY) is not is_memory:
         yield f"engine {spec.engine!r} is not for type {spec.type.value}"
     if spec.consistency is Consistency.CLOSE_TO_OPEN and spec.type is not VolumeType.FILESYSTEM:
         yield "consistency close-to-open is for type filesystem only"
@@ -86,8 +87,6 @@ def _misfits(spec: Spec, given: Mapping[str, str]) -> Iterator[str]:
 
 def engine(spec: Spec) -> str:
     """Return the engine that a volume needs; "" if any will do that keeps its promise."""
-    if spec.type is VolumeType.MEMORY:
-        return SHARED_MEMORY
     return spec.engine or (REPLICATING if spec.replicas > 1 else "")
 
 

@@ -15,7 +15,12 @@ _LABEL = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 
 def segments(node: str, supernode: str) -> dict[str, str]:
     """Return the place of a node."""
-    return {NODE: _value(node), SUPERNODE: _value(supernode)}
+    return {**of_node(node), SUPERNODE: _value(supernode)}
+
+
+def of_node(node: str) -> dict[str, str]:
+    """Return the segment that one node alone has."""
+    return {NODE: _value(node)}
 
 
 def is_within(place: Mapping[str, str], wanted: Iterable[Mapping[str, str]]) -> bool:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from csi_ub.engines.base import Engine
 from csi_ub.model import Consistency
-from csi_ub.parameters import SHARED_MEMORY
+from csi_ub.parameters import MEMORY
 from ubhost.errors import InvalidRequest, Unsupported
 
 # Which engines keep which promise, the best first. What is strong is eventual too: with no peers a bind mount does.
@@ -34,27 +34,30 @@ class Engines:
             raise InvalidRequest(f"engine {name!r} is none of {', '.join(self.known)}")
         return engine
 
-    def choose(self, wanted: str, consistency: Consistency, replicas: int = 1) -> Engine:
+    def choose(self, wanted: str, consistency: Consistency, replicas: int = 1, *, is_memory: bool = False) -> Engine:
         """Return the engine for a new volume: the wanted one, or the best that works here.
 
         Raises:
             InvalidRequest: there is none of this name, or it does not keep that promise.
             Unsupported: this node lacks what it needs.
         """
-        names = _KEEPERS[consistency]
+        names = MEMORY if is_memory else _KEEPERS[consistency]  # memory keeps both promises, each in its way
         if wanted:
             engine = self.named(wanted)
-            if wanted not in names and wanted != SHARED_MEMORY:  # that keeps both, each in its way
+            if wanted not in names:
                 raise InvalidRequest(f"engine {wanted!r} is not for consistency {consistency.value}")
             engine.check(replicas)
             return engine
-        if len(names) == 1 or (consistency is Consistency.EVENTUAL and self.has_peers):
+        if len(names) == 1 or (consistency is Consistency.EVENTUAL and self.has_peers and not is_memory):
             self.known[names[0]].check()
             return self.known[names[0]]
+        lacks = []
         for engine in (self.known[name] for name in names if name in self.known):
             try:
-                engine.check()
-            except Unsupported:
+                engine.check(replicas)
+            except Unsupported as error:
+                lacks.append(str(error))
                 continue
             return engine
-        raise Unsupported(f"this node has no engine for consistency {consistency.value}")
+        what = "type memory" if is_memory else f"consistency {consistency.value}"
+        raise Unsupported(f"this node has no engine for {what}: {'; '.join(lacks)}")

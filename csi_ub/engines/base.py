@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from csi_ub.model import Attachment, Volume
+from csi_ub.model import Attachment, Consistency, Volume
 from csi_ub.peers.channel import Verb
 from csi_ub.pool import Pool
 from csi_ub.pools.base import Usage
@@ -65,7 +65,7 @@ class Engine(ABC):
     def tidy(self, find: Callable[[str], Volume | None]) -> None:
         """Do what has to be done now and then beside single volumes; ``find`` gives the record of one of ours."""
 
-    def available(self, pool: Pool) -> int:
+    def available(self, pool: Pool, consistency: Consistency) -> int:
         """Return the bytes that new volumes of ``pool`` may have in all; never negative."""
         return pool.space.available(pool.path)
 
@@ -88,6 +88,10 @@ class Engine(ABC):
     @abstractmethod
     def context(self, volume: Volume, pool: Pool) -> Mapping[str, str]:
         """Return what another node must know to reach the volume; no secrets."""
+
+    def nodes(self, volume: Volume) -> tuple[str, ...]:
+        """Return the only nodes that reach the volume; none if that is not a matter of the volume."""
+        return ()
 
     def capacity(self, volume: Volume, pool: Pool) -> int:
         """Return the bytes that a volume is sure to have; 0 if nobody holds it to its size."""

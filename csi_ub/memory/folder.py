@@ -1,7 +1,7 @@
 """What a pod sees of shared memory: a folder with the device nodes and a manifest that says how to use them.
 
-    manifest.json           see ``manifest``
-    obmm_shmdev<memid>      a copy of the node's own device node; on a simulated node, that very file
+    manifest.json               see ``csi_ub.memory.view``
+    obmm_shmdev<memid>, dax0.0  a copy of the node's own device node; on a simulated node, that very file
 
 A bind mount does not open a device: the container's device cgroup must allow it too, which nri-qos sees to
 (``csi_ub.memory.handover``).
@@ -12,51 +12,28 @@ in is made beside it and renamed, which follows no link.
 
 import json
 import os
+import re
 import stat
 from pathlib import Path
-from typing import Any
 
+from csi_ub.memory.view import Memory, manifest
 from csi_ub.pools.copy import remove_tree
 from ubhost.errors import HostFault
-from ubhost.ubse.shm import Shm
 
-_VERSION = 1
-_RULES = {
-    False: "strong: open with O_SYNC and map shared; nothing is cached, what one node writes the others read. Two "
-    "writers of one place agree by atomic operations or a lock of their own.",
-    True: "eventual: open without O_SYNC and map shared. Own pages before you touch them (obmm_set_ownership): many "
-    "nodes may READ a page, or one WRITE it. To publish give WRITE up (PROT_NONE); to refresh take READ again.",
-}
+_OURS = re.compile(r"obmm_shmdev.*|dax[0-9]+\.[0-9]+")
 
 
-def manifest(volume: str, memory: Shm) -> dict[str, Any]:
-    """Return how the memory is to be used: map the devices in their order, one behind the other."""
-    part = memory.size // len(memory.memids)
-    return {
-        "version": _VERSION,
-        "volume": volume,
-        "consistency": "eventual" if memory.is_cacheable else "strong",
-        "size": memory.size,
-        "memids": list(memory.memids),
-        "devices": [{"path": _name(memid), "memid": memid, "size": part} for memid in memory.memids],
-        "mode": "rw",
-        "open_flags": ["O_RDWR"] if memory.is_cacheable else ["O_RDWR", "O_SYNC"],
-        "mmap_flags": ["MAP_SHARED"],
-        "ownership": "pages: many READ or one WRITE" if memory.is_cacheable else "none",
-        "rule": _RULES[memory.is_cacheable],
-    }
-
-
-def make(folder: Path, volume: str, memory: Shm, dev: Path) -> None:
+def make(folder: Path, volume: str, memory: Memory, dev: Path) -> None:
     """Fill ``folder`` with what pods are to see; what is there already and right is left alone.
 
     Raises:
         HostFault: a device node of ``memory`` is missing in ``dev``, or cannot be copied.
     """
-    wanted = {_name(memid) for memid in memory.memids}
+    wanted = {each.node for each in memory.devices}
     try:
-        folder.mkdir(parents=True, exist_ok=True, mode=0o755)
-        for stale in [path for path in folder.glob("obmm_shmdev*") if path.name not in wanted]:
+        folder.parent.mkdir(parents=True, exist_ok=True, mode=0o700)  # pods get a bind mount, and nobody else comes in
+        folder.mkdir(exist_ok=True, mode=0o755)
+        for stale in [path for path in folder.iterdir() if _OURS.fullmatch(path.name) and path.name not in wanted]:
             stale.unlink()
         draft = folder.with_name(f".{folder.name}.draft")
         for name in wanted:
@@ -73,13 +50,13 @@ def remove(folder: Path) -> None:
     remove_tree(folder)
 
 
-def devices(memory: Shm, dev: Path) -> tuple[str, ...]:
+def devices(memory: Memory, dev: Path) -> tuple[str, ...]:
     """Return the names of the character devices of ``memory`` in ``dev``; the files of a simulated node are none.
 
     Raises:
         HostFault: one is missing.
     """
-    names = sorted(map(_name, memory.memids))
+    names = sorted(each.node for each in memory.devices)
     try:
         return tuple(name for name in names if stat.S_ISCHR((dev / name).lstat().st_mode))
     except OSError as error:
@@ -100,7 +77,3 @@ def _copy(device: Path, copy: Path, draft: Path) -> None:
         draft.hardlink_to(device)
     draft.chmod(0o666)
     draft.replace(copy)
-
-
-def _name(memid: int) -> str:
-    return f"obmm_shmdev{memid}"

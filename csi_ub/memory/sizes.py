@@ -1,12 +1,12 @@
 """How much shared memory a volume gets, and how much the claims of one namespace may have together. Pure."""
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from csi_ub.reasons import OutOfRange
 from ubhost.errors import Exhausted
 from ubhost.ubse.memory import MAX_SIZE
-from ubhost.ubse.shm import BLOCK, Shm
+from ubhost.ubse.shm import BLOCK
 
 EVERY_OTHER = "*"
 _INFO = 32  # bytes that UBSE keeps for us with each region
@@ -31,13 +31,15 @@ def tag(namespace: str) -> str:
     return namespace if len(namespace.encode()) <= _INFO else hashlib.sha256(namespace.encode()).hexdigest()[:_INFO]
 
 
-def refuse_over_quota(namespace: str, size: int, regions: Iterable[Shm], quotas: Mapping[str, int]) -> None:
-    """Raise ``Exhausted`` if ``size`` bytes more than ``regions`` have are more than the namespace may have."""
-    quota = quotas.get(namespace, quotas.get(EVERY_OTHER))
-    if quota is None:
-        return
-    used = sum(region.size for region in regions if region.info == tag(namespace))
-    if used + size > quota:
+def quota(namespace: str, quotas: Mapping[str, int]) -> int | None:
+    """Return the bytes that the claims of a namespace may have; ``None`` if nobody bounds them."""
+    return quotas.get(namespace, quotas.get(EVERY_OTHER))
+
+
+def refuse_over_quota(namespace: str, size: int, used: int, quotas: Mapping[str, int]) -> None:
+    """Raise ``Exhausted`` if ``size`` bytes more than the ``used`` are more than the namespace may have."""
+    most = quota(namespace, quotas)
+    if most is not None and used + size > most:
         raise Exhausted(
-            f"namespace {namespace!r} has {used} bytes of shared memory, {size} more are over its quota of {quota}"
+            f"namespace {namespace!r} has {used} bytes of shared memory, {size} more are over its quota of {most}"
         )

@@ -26,7 +26,7 @@ import msgspec
 from csi_ub.locks import hold
 from csi_ub.models.chunks import Place, read_chunk
 from csi_ub.models.manifest import CHUNK, File, Manifest, chunk_at, is_safe
-from csi_ub.models.users import open_files
+from csi_ub.openfiles import open_files
 from csi_ub.pools.copy import remove_tree
 from ubhost import statefile
 from ubhost.errors import Exhausted, HostFault, InvalidRequest, NotFound
@@ -265,7 +265,7 @@ def _is_open(version: Path) -> bool:
         for here, folders, names in os.walk(version)
         for name in (*names, *folders, ".")
     }
-    return any(each in inodes for each in open_files())
+    return any((state.st_dev, state.st_ino) in inodes for _, state in open_files())
 
 
 def _flush(folder: Path) -> None:

@@ -16,7 +16,7 @@ from ubproto.csi.v1 import csi_pb2 as csi
 from csi_ub.config import PoolType
 from csi_ub.engines import Engines
 from csi_ub.engines.base import Reach
-from csi_ub.engines.shm import ShmEngine
+from csi_ub.engines.shm import ShmEngine, view
 from csi_ub.memory import folder, handover, sizes
 from csi_ub.model import AccessMode, Attachment, Capability, Spec, Volume, VolumeType
 from csi_ub.noderecord import Debts
@@ -211,12 +211,13 @@ def test_sizes_are_whole_blocks_within_limits() -> None:
 
 
 def test_a_quota_is_of_the_namespace_or_of_every_other() -> None:
-    regions = [Shm("a", 128 * MiB, is_cacheable=False, info="team"), Shm("b", 128 * MiB, is_cacheable=False, info="x")]
-    sizes.refuse_over_quota("team", 128 * MiB, regions, {"team": 256 * MiB})
+    used = 128 * MiB
+    sizes.refuse_over_quota("team", 128 * MiB, used, {"team": 256 * MiB})
     for quotas in ({"team": 128 * MiB}, {"*": 128 * MiB}):
         with pytest.raises(Exhausted, match="team"):
-            sizes.refuse_over_quota("team", 128 * MiB, regions, quotas)
-    sizes.refuse_over_quota("team", 1 << 40, regions, {"other": 1})
+            sizes.refuse_over_quota("team", 128 * MiB, used, quotas)
+    sizes.refuse_over_quota("team", 1 << 40, used, {"other": 1})
+    assert sizes.quota("team", {"other": 1}) is None
     assert len(sizes.tag("n" * 63)) == 32
 
 
@@ -228,7 +229,7 @@ def test_real_device_nodes_are_copied_and_handed_over(tmp_path: Path) -> None:
         os.mknod(dev / "obmm_shmdev3", stat.S_IFCHR | 0o600, os.makedev(1, 3))
     except PermissionError:
         pytest.skip("device nodes need real root")
-    region = Shm("a", 128 * MiB, is_cacheable=False, info="", memids=(3,))
+    region = view(Shm("a", 128 * MiB, is_cacheable=False, info="", memids=(3,)))
     folder.make(pod, "ub-1", region, dev)
     folder.make(pod, "ub-1", region, dev)
     state = (pod / "obmm_shmdev3").lstat()
@@ -266,7 +267,7 @@ def test_a_pod_is_let_in_before_it_gets_the_volume_so_that_no_kill_comes_between
         (tmp_path / name).mkdir()
     pool = Pool("default", tmp_path / "pool", space(PoolType.DIR))
     pool.open()
-    engine = Memory(Ubse(tmp_path / "none"), tmp_path, tmp_path / "memory", {})
+    engine = Memory(tmp_path, tmp_path / "memory", {}, Ubse(tmp_path / "none"))
     node = NodeVolumes(
         Volumes("node0", (pool,), Engines({engine.name: engine})), tmp_path / "run", Debts(tmp_path / "debts")
     )
@@ -293,7 +294,7 @@ def test_what_root_in_a_pod_leaves_in_the_folder_reaches_no_file_and_gives_no_de
         (dev / name).touch()
     secret.write_text("root")
     secret.chmod(0o600)
-    region = Shm("a", 128 * MiB, is_cacheable=False, info="", memids=(3,))
+    region = view(Shm("a", 128 * MiB, is_cacheable=False, info="", memids=(3,)))
     folder.make(pod, "ub-1", region, dev)
     for name in (".manifest", ".draft", ".pod.draft", "manifest.json", "obmm_shmdev3", "obmm_shmdev7"):
         (pod / name).unlink(missing_ok=True)
