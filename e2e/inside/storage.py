@@ -1,6 +1,6 @@
 """The driver of this node, and programs that use its volumes, from the command line of a guest.
 
-    python3 -m e2e.inside.storage driver NODE PEERS      run ub-csi; PEERS: NODE=ADDRESS,…  until it is ended
+    python3 -m e2e.inside.storage driver NODE PEERS [KEYS]        run ub-csi; PEERS: NODE=ADDRESS,…; KEYS: more, in JSON
     python3 -m e2e.inside.storage create NAME KEY=VALUE…          prints ID CONTEXT, the volume for the verbs below
     python3 -m e2e.inside.storage publish|unpublish|delete|condition ID CONTEXT
     python3 -m e2e.inside.storage count FILE TIMES       add 1 to the number in FILE, TIMES, each time under flock
@@ -31,12 +31,12 @@ POD = "0a1b"
 STEP_S = 0.05
 
 
-def driver(name: str, peers: str) -> None:
+def driver(name: str, peers: str, more: str = "{}") -> None:
     KEY.unlink(missing_ok=True)
     KEY.write_text("the same on both nodes, as it must be" + "\n")
     KEY.chmod(0o400)
     known = [dict(zip(("node", "address"), peer.split("="), strict=True)) for peer in peers.split(",")]
-    CONFIG.write_text(json.dumps({"peers": known, "peer_key_file": str(KEY)}))
+    CONFIG.write_text(json.dumps({"peers": known, "peer_key_file": str(KEY), **json.loads(more)}))
     command = ("ub-csi", "--mode", "all", "--endpoint", f"unix://{SOCKET}", "--node-id", name, "--config", str(CONFIG))
     os.execve(BUNDLE / "ub-csi", command, {**os.environ, "PYTHONPATH": "", "UB_ROOT": "/"})
 

@@ -20,6 +20,7 @@ LONG = {
     "test_close_to_open.py": "UB_E2E_LONG",
     "test_drills.py": "UB_E2E_LONG",
     "test_kubernetes.py": "UB_E2E_KUBERNETES",
+    "test_shared_dax.py": "UB_E2E_LONG",
     "test_shared_volumes.py": "UB_E2E_LONG",
 }
 collect_ignore = [file for file, asked in LONG.items() if not os.environ.get(asked)]

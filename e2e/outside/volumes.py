@@ -1,6 +1,7 @@
 """Volumes of a pair of guests, led from here: each has its driver, and programs that use what is published there."""
 
 import json
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,16 +34,23 @@ class Volume:
         return found
 
 
+def refusal(node: Machine, *arguments: str) -> str:
+    """Return why a call of the driver was refused, as it must be."""
+    done = node.run(*PROGRAM, *arguments, env=INSIDE_ENV, timeout_s=PATIENCE_S)
+    assert done.exit != 0, f"{node.spec.name}: {arguments} was not refused"
+    return done.stderr.decode(errors="replace")
+
+
 def storage(node: Machine, *arguments: str) -> str:
     done = node.run(*PROGRAM, *arguments, env=INSIDE_ENV, timeout_s=PATIENCE_S)
     assert done.exit == 0, f"{node.spec.name}: {arguments}: {done.stderr.decode(errors='replace')[-3000:]}"
     return done.text.strip()
 
 
-def start_driver(node: Machine) -> Running:
-    """Start the driver of a node; calls wait until it listens."""
+def start_driver(node: Machine, **config: object) -> Running:
+    """Start the driver of a node, with more keys for its configuration; calls wait until it listens."""
     node.shell("mkdir -p /tmp/results")
-    driver = " ".join((*PROGRAM, "driver", node.spec.name, PEERS))
+    driver = shlex.join((*PROGRAM, "driver", node.spec.name, PEERS, json.dumps(config)))
     return node.start_command("sh", "-c", f"exec {driver} >>/tmp/results/csi.log 2>&1", env=INSIDE_ENV)
 
 
