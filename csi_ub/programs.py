@@ -32,12 +32,12 @@ def find(program: str) -> str:
 
 
 def run(
-    command: Sequence[str], *, timeout_s: float = 20, is_report: bool = False, keeps: tuple[int, ...] = ()
+    command: Sequence[str], *, timeout_s: float = 20, is_report: bool = False, keeps: int = subprocess.DEVNULL
 ) -> str:
     """Run a program to its end (a daemon: until it is in the background); return what it printed.
 
-    Of one that makes a report the warnings are left out, which it writes to stderr. ``keeps`` are descriptors that stay
-    open in it: locks that it holds on its own, should this process be killed.
+    Of one that makes a report the warnings are left out, which it writes to stderr. ``keeps`` is a descriptor that
+    stays open in it: a lock that it holds on, should this process be killed. It is its stdin, as LVM closes all others.
 
     Raises:
         Unsupported: it is not installed.
@@ -48,7 +48,7 @@ def run(
     try:
         done = subprocess.run(
             [program, *command[1:]],
-            stdin=subprocess.DEVNULL,
+            stdin=keeps,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE if is_report else subprocess.STDOUT,
             text=True,
@@ -56,7 +56,6 @@ def run(
             env=environment(),
             cwd="/",
             timeout=timeout_s,
-            pass_fds=keeps,
             check=False,
         )
     except subprocess.TimeoutExpired as error:

@@ -150,7 +150,7 @@ class Thin:
         match step:
             case Create(name, size):
                 self._lvm(
-                    lock, "lvcreate", "--thinpool", self.pool, "-V", f"{size}b", "-y", *self._new(name), self.group
+                    lock, "lvcreate", "--thinpool", self.pool, "-V", _sectors(size), "-y", *self._new(name), self.group
                 )
             case Clone(name, origin):
                 # Snapshots are left inactive at boot, and when they are made, unless they are told not to be.
@@ -158,14 +158,14 @@ class Thin:
             case Activate(name):
                 self._lvm(lock, "lvchange", "-ay", "-K", f"{self.group}/{name}")
             case Format(_, device):
-                programs.run(["mkfs.ext4", "-q", "-F", *_FORMAT, device], timeout_s=_LONG_S, keeps=(lock,))
+                programs.run(["mkfs.ext4", "-q", "-F", *_FORMAT, device], timeout_s=_LONG_S, keeps=lock)
             case Extend(name, size):
-                self._lvm(lock, "lvextend", "-L", f"{size}b", f"{self.group}/{name}")
+                self._lvm(lock, "lvextend", "-L", _sectors(size), f"{self.group}/{name}")
             case Mount(device, target):
                 with doing(f"mount {device} at", Path(target)):
                     mounts.mount(device, Path(target), "ext4", _DISCARD)
             case Fill(_, device):
-                programs.run(["resize2fs", device], timeout_s=_LONG_S, keeps=(lock,))
+                programs.run(["resize2fs", device], timeout_s=_LONG_S, keeps=lock)
             case Remove(name):
                 self._lvm(lock, "lvremove", "-y", f"{self.group}/{name}")
 
@@ -174,7 +174,7 @@ class Thin:
 
     def _lvm(self, lock: int, *command: str) -> None:
         try:
-            programs.run(command, timeout_s=_LONG_S, keeps=(lock,))
+            programs.run(command, timeout_s=_LONG_S, keeps=lock)
         except HostFault as error:
             if any(word in str(error) for word in ("free space", "threshold", "out of data space")):
                 raise Exhausted(f"thin pool {self.group}/{self.pool} is full: {error}") from error
@@ -247,6 +247,11 @@ def plan_larger(size: int, seen: Disk) -> tuple[ThinStep, ...]:
 
 def _is_whole(seen: Disk) -> bool:
     return seen.size - seen.filled < _SLACK
+
+
+def _sectors(size: int) -> str:
+    """Return a size as LVM takes it, which refuses bytes that are no whole sectors; it rounds up to extents itself."""
+    return f"{-(-size // 512)}s"
 
 
 def _share(percent: str) -> float:

@@ -37,7 +37,7 @@ def place(tmp_path: Path) -> Iterator[Path]:
         run("modprobe", module)
     device = run("losetup", "-f", "--show", image)
     run("vgcreate", GROUP, device)
-    run("lvcreate", "--type", "thin-pool", "-L", "900M", "--errorwhenfull", "y", "-n", POOL, GROUP)
+    run("lvcreate", "--type", "thin-pool", "-L", "900M", "-n", POOL, GROUP)
     (tmp_path / "pool").mkdir()
     config = f"pools: [{{name: fast, type: lvm, path: {tmp_path}/pool, thin_pool: {GROUP}/{POOL}}}]\n"
     (tmp_path / "csi.yaml").write_text(config)

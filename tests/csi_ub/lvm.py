@@ -8,7 +8,7 @@ import json
 import subprocess
 from pathlib import Path
 
-from tests.csi_ub.lvm_programs import GROUP, PROGRAMS
+from tests.csi_ub.lvm_programs import GROUP, PROGRAMS, STDIN
 
 _SYS_RESOURCE = 24  # capability, linux/capability.h
 _SCRIPT = Path(__file__).with_name("lvm_programs.py")
@@ -20,12 +20,10 @@ def stand_in(folder: Path, size: int = 2 << 30) -> Path:
     (home / "dev").mkdir(parents=True)
     programs.mkdir()
     (home / "state.json").write_text(json.dumps({"size": size, "metadata": "3.21", "lvs": {}}))
-    for name in PROGRAMS:
-        (programs / name).write_text(f'#!/bin/sh\nexec python3 -IS {_SCRIPT} {home} {name} "$@"\n')
+    for name in (*PROGRAMS, *(() if can_grow() else ("resize2fs",))):
+        call = f'exec python3 -IS {_SCRIPT} {home} {name} "$@" {STDIN}<&0 </dev/null'
+        (programs / name).write_text(f"#!/bin/sh\n{call}\n")
         (programs / name).chmod(0o755)
-    if not can_grow():
-        (programs / "resize2fs").write_text(f'#!/bin/sh\nexec python3 -IS {_SCRIPT} {home} resize2fs "$@"\n')
-        (programs / "resize2fs").chmod(0o755)
     return programs
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 GROUP, POOL, EXTENT = "vg0", "thin", 4 << 20
+STDIN = 9  # where its stdin is: that of Python must not be a directory
 _FREEZE, _THAW = 0xC0045877, 0xC0045878
 _WRONG_USAGE, _FAILED = 3, 5
 
@@ -44,9 +45,11 @@ class Options:
         self.place = " ".join(rest)
 
     def size(self, option: str) -> int:
-        if not re.fullmatch(r"[0-9]+b", self.of[option]):
-            fail(f"Invalid argument for {option}: {self.of[option]}", _WRONG_USAGE)
-        return -(-int(self.of[option][:-1]) // EXTENT) * EXTENT
+        match = re.fullmatch(r"([0-9]+)([bs])", self.of[option])
+        size = int(match[1]) * (512 if match[2] == "s" else 1) if match else 1
+        if size % 512:
+            fail(f"Size is not a multiple of 512.\n  Invalid argument for {option}: {self.of[option]}", _WRONG_USAGE)
+        return -(-size // EXTENT) * EXTENT
 
 
 class Group:
@@ -194,6 +197,8 @@ PROGRAMS: dict[str, Callable[[Group, list[str]], None]] = {
 
 
 def main(home: Path, program: str, words: list[str]) -> None:
+    for first, last in ((3, STDIN), (STDIN + 1, 256)):
+        os.closerange(first, last)  # as LVM does with all but the three that every program has
     sys.stderr.write("  WARNING: a warning that is not part of any report\n")
     with (home / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
