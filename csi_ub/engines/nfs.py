@@ -11,21 +11,19 @@ Who uses a volume the owner notes; the others ask its driver to. A node that is 
 import uuid
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import msgspec
 
 from csi_ub.engines.base import Engine, Reach, volume_context
 from csi_ub.engines.exports import PORT, Exports
 from csi_ub.engines.nfsmounts import NfsMounts, Served
+from csi_ub.engines.noted import Noted
 from csi_ub.model import Attachment, Volume
 from csi_ub.peers.channel import Peers, Verb
 from csi_ub.pool import Pool
 from csi_ub.pools.base import Usage
 from csi_ub.reasons import Unreachable
-from ubhost.errors import HostFault, InvalidRequest, NotFound, UbError, Unsupported
+from ubhost.errors import HostFault, NotFound, UbError, Unsupported
 
 _ASK_S = 3.0
 
@@ -48,8 +46,12 @@ class NfsEngine(Engine):
         self.mounts.check()
         self.exports.check()
 
+    @property
+    def noted(self) -> Noted:
+        return Noted(self.name, self.pools, self.peers)
+
     def verbs(self) -> Mapping[str, Verb]:
-        return {"nfs.attach": self._attach, "nfs.detach": self._detach}
+        return self.noted.verbs()
 
     def prepare(self, volume: Volume, pool: Pool) -> Volume:
         if pool.space.bring(pool.volumes.home / volume.id / "share"):
@@ -76,8 +78,7 @@ class NfsEngine(Engine):
         return self.mounts.bring(reach.volume, self._served(reach))
 
     def attach(self, reach: Reach, attachment: Attachment) -> None:
-        noted = msgspec.to_builtins(attachment)
-        self.peers.ask(reach.owner, "nfs.attach", {"volume": reach.volume, "attachment": noted})
+        self.noted.attach(reach, attachment)
 
     def verify(self, reach: Reach) -> None:
         if reach.pool and not self.exports.is_serving():
@@ -98,7 +99,7 @@ class NfsEngine(Engine):
     def detach(self, reach: Reach, node: str) -> None:
         self.mounts.drop(reach.volume)  # first, and with it goes to the owner what is not there yet
         with suppress(NotFound):
-            self.peers.ask(reach.owner, "nfs.detach", {"volume": reach.volume, "node": node})
+            self.noted.detach(reach, node)
 
     def _served(self, reach: Reach) -> Served:
         host = self.peers.hosts.get(reach.owner)
@@ -110,30 +111,6 @@ class NfsEngine(Engine):
         if not (port.isascii() and port.isdecimal()) or not pool.startswith("/"):
             raise NotFound(f"volume {reach.volume} is served nowhere: its context says {port!r} and {pool!r}")
         return Served(host, int(port), str(_data(Path(pool), reach.volume)))
-
-    def _attach(self, content: dict[str, Any]) -> dict[str, Any]:
-        """Note for another node that it uses a volume of ours."""
-        try:
-            attachment = msgspec.convert(content.get("attachment"), Attachment)
-        except msgspec.ValidationError as error:
-            raise InvalidRequest(f"a node that uses a volume is told in a way that we do not know: {error}") from error
-        volume_id, pool = self._own(content)
-        with pool.share(volume_id) as share:
-            pool.attach(replace(share, is_one_machine=False), attachment, self.name)
-        return {}
-
-    def _detach(self, content: dict[str, Any]) -> dict[str, Any]:
-        volume_id, pool = self._own(content)
-        with pool.share(volume_id) as share:
-            share.detach(str(content.get("node")))
-        return {}
-
-    def _own(self, content: dict[str, Any]) -> tuple[str, Pool]:
-        volume_id = str(content.get("volume"))
-        for pool in self.pools:
-            if pool.volumes.find(volume_id):
-                return volume_id, pool
-        raise NotFound(f"volume {volume_id!r} does not exist on node {self.peers.node}")
 
 
 def _number(volume_id: str) -> str:
