@@ -127,7 +127,7 @@ class Thin:
         found = self._report(self.pool)
         if found is None or not found["lv_attr"].startswith("t"):
             raise HostFault(f"{self.group}/{self.pool} is no thin pool: make one by lvcreate --type thin-pool")
-        if not found["lv_active"]:
+        if not found["data_percent"]:  # whether the pool's own device is there says nothing, only its volumes need be
             raise HostFault(f"thin pool {self.group}/{self.pool} is not active: lvchange -ay {self.group}/{self.pool}")
         used = _share(found["data_percent"]), _share(found["metadata_percent"])
         return ThinPool(int(found["lv_size"]), int(found["vg_extent_size"]), *used)
