@@ -58,7 +58,7 @@ log = logging.getLogger(__name__)
 class DaxEngine(MemoryEngine):
     """``shared`` are the regions of the super-node, ``pools`` those of this node; ``sys`` tells of its devices.
 
-    ``users`` are the processes that have a device.
+    ``users`` are the processes that have a device; one call fills memory with zeroes for ``zero_s`` seconds.
     """
 
     sys: Path
@@ -66,6 +66,7 @@ class DaxEngine(MemoryEngine):
     pools: tuple[Pool, ...]
     peers: Peers
     users: Callable[[Path], list[int]] = users_of
+    zero_s: float = _ZERO_S
 
     name = DAX
 
@@ -221,7 +222,7 @@ class DaxEngine(MemoryEngine):
         if found.size != volume.size:
             raise HostFault(f"volume {volume.id} has {volume.size} bytes, DAX device {found.name} {found.size}")
         self._refuse_users(volume.id, found.name)  # whoever that is, it would lose what it has there
-        until = time.monotonic() + _ZERO_S
+        until = time.monotonic() + self.zero_s
         zeroed = dax.zero(self.dev / found.name, found, volume.lease.zeroed, until, is_coherent=region.coherent)
         log.info("filled with zeroes", extra={"volume_id": volume.id, "region": region.name, "bytes": zeroed})
         return replace(volume, lease=Lease(region.name, zeroed))

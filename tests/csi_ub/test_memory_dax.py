@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from csi_ub.config import DaxRegion
 from csi_ub.engines.base import Reach
 from csi_ub.memory.dax import Dax, look, zero
 from csi_ub.model import Attachment, Consistency, Lease
@@ -23,7 +24,7 @@ from tests.csi_ub import dax
 from tests.csi_ub.dax import RWX, World, manifest
 from tests.csi_ub.driver import REPO, environment
 from tests.csi_ub.pools import unmount_below
-from ubhost.errors import HostFault, NotFound, Unsupported
+from ubhost.errors import Busy, HostFault, NotFound, Unsupported
 from ubhost.kernel import mounts
 
 MiB = 1 << 20
@@ -50,9 +51,7 @@ def test_memory_is_all_zeroes_before_a_volume_has_it_whatever_the_last_one_left(
     assert dax.is_clean(world.memory("small"))
 
 
-def test_filling_with_zeroes_stops_in_time_goes_on_where_it_stopped_and_nobody_gets_it_before(
-    world: World, tmp_path: Path
-) -> None:
+def test_filling_with_zeroes_stops_in_time_and_goes_on_where_it_stopped(world: World, tmp_path: Path) -> None:
     memory = dax.memory(tmp_path / "huge", 66 * MiB)
     dax.device(world.root("node0"), "dax9.0", memory)
     found = look(world.root("node0") / "sys", "dax9.0")
@@ -64,6 +63,15 @@ def test_filling_with_zeroes_stops_in_time_goes_on_where_it_stopped_and_nobody_g
     assert dax.SECRET in text[:done]
     assert not any(text[done:]), "what was done is not done again"
 
+    world.shared = (DaxRegion("huge", "node0", {"node0": "dax9.0"}, coherent=True),)
+    volume, pool = world.record(name="huge")
+    hasty = replace(world.engine("node0"), zero_s=0.0)
+    with pytest.raises(Busy, match=f"{done} of {found.size}"):
+        hasty.prepare(volume, pool)
+    assert hasty.prepare(pool.volumes.find(volume.id) or volume, pool).lease == Lease("huge", found.size)
+
+
+def test_nobody_gets_memory_before_it_is_all_zeroes(world: World) -> None:
     volume, pool = world.record()
     half = pool.volumes.update(volume.id, lambda it: replace(it, lease=Lease("small", 2 * MiB)))
     assert not world.engine("node0").is_prepared(half)
