@@ -1,6 +1,7 @@
 """``nri-qos``: an NRI plugin that protects online pods and lets offline pods use what is left."""
 
 import argparse
+import contextlib
 import fcntl
 import gc
 import logging
@@ -62,10 +63,15 @@ class Options:
             args.restore,
             _inherited(environ),
         )
-        options._check()
+        options.check()
         return options
 
-    def _check(self) -> None:
+    def check(self) -> None:
+        """Refuse what no runtime would accept.
+
+        Raises:
+            InvalidRequest: see above.
+        """
         if not (len(self.index) == 2 and self.index.isascii() and self.index.isdigit()):
             raise InvalidRequest(f"index {self.index!r} is not two digits")
         if not self.name or not all(c.isascii() and (c.isalnum() or c in "_.+-") for c in self.name):
@@ -73,8 +79,9 @@ class Options:
         for path in self.sockets[:1] if self.inherited_fd is None else ():
             if len(os.fsencode(path)) > MAX_SOCKET_PATH:
                 raise InvalidRequest(f"socket {path} is longer than {MAX_SOCKET_PATH} bytes")
-            if path.exists() and not stat.S_ISSOCK(path.stat().st_mode):
-                raise InvalidRequest(f"socket {path} is not a socket")
+            with contextlib.suppress(OSError):  # it may come, or come back, later
+                if not stat.S_ISSOCK(path.stat().st_mode):
+                    raise InvalidRequest(f"socket {path} is not a socket")
 
 
 def parser() -> argparse.ArgumentParser:

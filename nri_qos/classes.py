@@ -14,7 +14,7 @@ from nri_qos.config import Config
 from nri_qos.model import CPUS_KEY, NUMA_KEY, OWN_KEY, SCOPE_KEY, NumaPolicy, NumaScope, Pod, QosClass
 from ubhost.errors import InvalidRequest
 
-LONGEST_LIST = 256  # characters of a list of CPUs
+LONGEST = 256  # characters of a value that are read or remembered: a pod may say anything, and it is logged
 _STATIC = "kubernetes.io/config.source"
 _MIRROR = "kubernetes.io/config.mirror"
 _OWN = {qos.value: qos for qos in QosClass if qos is not QosClass.UNDECLARED}
@@ -33,6 +33,7 @@ def classify(pod: Pod, config: Config) -> Classified:
     if own is not None:
         if own in _OWN:
             return Classified(_OWN[own], f"{OWN_KEY}={own}")
+        own = own[:LONGEST]
         return Classified(QosClass.UNDECLARED, f"{OWN_KEY}={own} is unknown", ((OWN_KEY, own),))
     invalid: list[tuple[str, str]] = []
     for key, meanings in config.foreign_keys.items():
@@ -40,7 +41,7 @@ def classify(pod: Pod, config: Config) -> Classified:
         if value is None:
             continue
         if value not in meanings:
-            invalid.append((key, value))
+            invalid.append((key, value[:LONGEST]))
         elif meanings[value] is not QosClass.UNDECLARED:
             return Classified(meanings[value], f"{key}={value}", tuple(invalid))
     if invalid:
@@ -71,8 +72,8 @@ def cpu_list(pod: Pod, qos: QosClass, config: Config) -> tuple[frozenset[int] | 
     asked = pod.annotations.get(CPUS_KEY)
     if asked is None:
         return None, ()
-    refused = ((CPUS_KEY, asked[:LONGEST_LIST]),)
-    if not qos.is_online or pod.namespace not in config.cpu_list_namespaces or len(asked) > LONGEST_LIST:
+    refused = ((CPUS_KEY, asked[:LONGEST]),)
+    if not qos.is_online or pod.namespace not in config.cpu_list_namespaces or len(asked) > LONGEST:
         return None, refused  # unread: what anybody can write must not cost anything
     try:
         cpus = cpulist.parse(asked)
@@ -90,7 +91,7 @@ def numa_policy(pod: Pod, qos: QosClass, config: Config) -> tuple[NumaPolicy, tu
     try:
         return NumaPolicy(asked), ()
     except ValueError:
-        return default, ((NUMA_KEY, asked),)
+        return default, ((NUMA_KEY, asked[:LONGEST]),)
 
 
 def numa_scope(pod: Pod) -> tuple[NumaScope, tuple[tuple[str, str], ...]]:
@@ -99,4 +100,4 @@ def numa_scope(pod: Pod) -> tuple[NumaScope, tuple[tuple[str, str], ...]]:
     try:
         return NumaScope(asked or NumaScope.CONTAINER.value), ()
     except ValueError:
-        return NumaScope.CONTAINER, ((SCOPE_KEY, asked or ""),)
+        return NumaScope.CONTAINER, ((SCOPE_KEY, (asked or "")[:LONGEST]),)

@@ -9,6 +9,7 @@ Source: reference/nri.md sections 1.1, 1.5 and 5 (A1, A7, A10, A11, A21, B14).
 """
 
 import logging
+import os
 import random
 import select
 import selectors
@@ -95,8 +96,9 @@ class Link:
             self._stop.wait(pauses.next())
 
     def _connect(self, paths: tuple[Path, ...]) -> socket.socket | None:
-        path = next((path for path in paths if path.exists()), paths[0])
+        path = next((path for path in paths if os.path.exists(path)), paths[0])  # noqa: PTH110 - whatever the error
         trunk = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+        trunk.settimeout(SEND_TIMEOUT_S)  # one that accepts nobody is no runtime now: we must not wait in the kernel
         try:
             trunk.connect(str(path))
         except OSError as error:
@@ -118,7 +120,7 @@ class Link:
             with selectors.DefaultSelector() as selector:
                 selector.register(trunk, selectors.EVENT_READ)
                 selector.register(self._stop.reader, selectors.EVENT_READ)
-                trunk.settimeout(SEND_TIMEOUT_S)
+                trunk.settimeout(SEND_TIMEOUT_S)  # one that was handed over may have none
                 trunk.sendall(session.take_output())
                 while self._exchange(trunk, session, selector):
                     pass

@@ -9,7 +9,7 @@ Source: design section 8; reference/nri.md sections 0 (4), 3, 4.4 and 5 (C19, E8
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from nri_qos import classes, cpulist, knobs
+from nri_qos import claims, classes, cpulist, knobs
 from nri_qos.census import Census, Household
 from nri_qos.claims import Member, Sandbox
 from nri_qos.memory import NOBODY, Over
@@ -66,7 +66,7 @@ def _of_container(
     asked = member.container.resources
     is_theirs = bool(asked.cpus) and member.decision.cpus is None
     if is_theirs and census.kubelet_is_static and member.decision.qos is QosClass.BE:
-        cpus: frozenset[int] | None = squeezed.cpus & cpulist.parse(asked.cpus) or None
+        cpus: frozenset[int] | None = squeezed.cpus & claims.ids(asked.cpus) or None
     else:
         cpus = None if is_theirs else _cpus(member, house.sandbox, node, squeezed)
     if cpus is not None:

@@ -9,6 +9,7 @@ Source: reference/nri.md section 3.1 (ENODEV, ENOENT, writes of no bytes); Docum
 
 import errno
 import os
+import stat
 from pathlib import Path
 
 from nri_qos.settings import UNLIMITED
@@ -65,7 +66,13 @@ class Hierarchy:
             raise
 
     def exists(self, cgroup: str) -> bool:
-        return Path(self._root, cgroup).is_dir()
+        """Whether ``cgroup`` is there; one that cannot be looked at is."""
+        try:
+            return stat.S_ISDIR(Path(self._root, cgroup).stat().st_mode)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        except OSError:
+            return True
 
     def names(self, cgroup: str) -> frozenset[str]:
         """Return the names of the files in ``cgroup``; none if it is not there."""
@@ -114,7 +121,7 @@ class Hierarchy:
         """Return what a line of ``device`` begins with: the numbers of a disk, the name of anything else."""
         if name == "rdma.max" or ":" in device:
             return device
-        return (self._disks / device / "dev").read_text(encoding="ascii").strip()
+        return (self._disks / device / "dev").read_text(encoding="ascii", errors="replace").strip()
 
     def _raise_gone(self, cgroup: str, file: str, error: OSError) -> None:
         """Raise ``Gone`` if that is what an error means; a device that is not there is ENODEV as well."""

@@ -77,6 +77,7 @@ class World:
         alive = {sandbox.pod.key for sandbox in self.sandboxes.values()}
         self.placements = {key: place for key, place in known.items() if key[0] in alive}
         self._adopt(containers)
+        self.touched &= self.members.keys()
         if self.machine is not None:
             self.rehome()
 
@@ -108,7 +109,7 @@ class World:
         self.stop_pod(pod_id)
         self.sandboxes.pop(pod_id, None)
         for member in [m for m in self.members.values() if m.container.pod_id == pod_id]:
-            del self.members[member.container.id]
+            self.removed(member.container.id)
 
     def create(
         self,
@@ -191,18 +192,20 @@ class World:
         return decision
 
     def started(self, container: Container) -> None:
-        self.touch(container.id)
         self._set_state(container, State.RUNNING)
+        self.touch(container.id)
 
     def stopped(self, container: Container) -> None:
         self._set_state(container, State.STOPPED)
 
     def touch(self, container_id: str) -> None:
         """Remember that the runtime may have written a container's files: it has started, or was updated."""
-        self.touched.add(container_id)
+        if container_id in self.members:
+            self.touched.add(container_id)
 
     def removed(self, container_id: str) -> None:
         self.members.pop(container_id, None)
+        self.touched.discard(container_id)  # where no loop runs, nobody else takes it out
 
     def _set_state(self, container: Container, state: State) -> None:
         member = self.members.get(container.id)

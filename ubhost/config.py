@@ -19,6 +19,7 @@ from ubhost.errors import InvalidRequest
 C = TypeVar("C")
 _BOOL, _INT = "tag:yaml.org,2002:bool", "tag:yaml.org,2002:int"
 LONGEST = 80  # characters of a wrong value that are shown
+MOST = 1_000_000  # values in a document
 
 
 def load(path: Path | None, kind: type[C]) -> C:
@@ -70,11 +71,26 @@ class _Strict(yaml.SafeLoader):
     that is longer than any: what it is for then says which key has it.
     """
 
+    def construct_document(self, node: yaml.Node) -> Any:
+        if _expanded(node, {}) > MOST:
+            raise yaml.constructor.ConstructorError(None, None, "aliases stand for too much, or for themselves")
+        return super().construct_document(node)
+
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode) and key.value != "<<"]
         if doubles := sorted({key for key in keys if keys.count(key) > 1}):
             raise yaml.constructor.ConstructorError(None, None, f"{', '.join(doubles)} is given twice", node.start_mark)
         return super().construct_mapping(node, deep)
+
+
+def _expanded(node: yaml.Node, sizes: dict[int, int]) -> int:
+    """Return how many values a node is with all its aliases written out: ten lines can be more than a machine holds."""
+    if id(node) not in sizes:
+        sizes[id(node)] = MOST + 1  # should it be a part of itself
+        parts = node.value if isinstance(node, yaml.SequenceNode) else ()
+        parts = [part for pair in node.value for part in pair] if isinstance(node, yaml.MappingNode) else parts
+        sizes[id(node)] = 1 + sum(_expanded(part, sizes) for part in parts)
+    return sizes[id(node)]
 
 
 _Strict.yaml_implicit_resolvers = {
@@ -135,7 +151,7 @@ def _dataclass_errors(content: dict[Any, Any], kind: Any, at: str) -> Iterator[s
     fields = {field.name: field for field in dataclasses.fields(kind)}
     for key in content:
         if key not in fields:
-            yield f"{at}.{key}: unknown key, expected one of {', '.join(sorted(fields))}"
+            yield f"{at}.{_short(str(key))}: unknown key, expected one of {', '.join(sorted(fields))}"
     for name, field in fields.items():
         if name in content:
             yield from _errors(content[name], hints[name], f"{at}.{name}")

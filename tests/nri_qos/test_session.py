@@ -11,14 +11,16 @@ import socket
 import subprocess
 import sys
 import time
-from pathlib import Path
+from pathlib import Path, PosixPath
 
 import pytest
 from ubproto.nri.v1alpha1 import nri_pb2
 
+from nri_qos.__main__ import Options
 from nri_qos.ttrpc import mux
 from nri_qos.ttrpc.frame import Frame, Kind
 from tests.nri_qos.conftest import TOP, Plugin, command, container, environment, pod, until
+from ubhost.roots import Roots
 from ubsim.runtime import CallRefused, PluginClosed, Runtime
 
 
@@ -130,6 +132,37 @@ def test_a_missing_socket_is_waited_for_with_one_line_in_the_log(root: Path, plu
     assert len(plugin.lines("no runtime, trying on")) == 1
     with Runtime(root / "var/run/nri/nri.sock", timeout_s=15) as runtime:
         runtime.register()
+
+
+def test_a_runtime_that_accepts_nobody_is_told_and_does_not_keep_us_from_ending(root: Path, plugin: Plugin) -> None:
+    """The signal goes to another thread, as one does that comes when the main thread is just going to wait."""
+    path = root / "var/run/nri/nri.sock"
+    path.parent.mkdir(parents=True)
+    with socket.socket(socket.AF_UNIX) as listener, contextlib.ExitStack() as waiting:
+        listener.bind(str(path))
+        listener.listen(0)
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                one = waiting.enter_context(socket.socket(socket.AF_UNIX))
+                one.setblocking(False)
+                one.connect(str(path))
+        plugin.start()
+        plugin.wait_for("no runtime, trying on")
+        process = plugin.process.pid
+        other = next(int(t.name) for t in Path(f"/proc/{process}/task").iterdir() if int(t.name) != process)
+        assert ctypes.CDLL(None).tgkill(process, other, signal.SIGTERM) == 0
+        assert plugin.process.wait(timeout=60) == 0
+
+
+def test_a_socket_that_is_just_made_anew_is_no_wrong_start(tmp_path: Path) -> None:
+    class Vanishing(PosixPath):
+        def exists(self) -> bool:
+            return True
+
+        def stat(self, *, follow_symlinks: bool = True) -> os.stat_result:
+            raise FileNotFoundError(self)
+
+    Options(Roots(tmp_path), (Vanishing(tmp_path / "nri.sock"),), "qos", "90", None, False, False, None).check()
 
 
 def test_a_runtime_that_hangs_up_again_and_again_costs_nothing_and_is_not_stormed(

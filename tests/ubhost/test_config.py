@@ -106,3 +106,27 @@ def test_truth_and_numbers_are_what_they_look_like(text: str, value: object) -> 
     (document,) = config.documents(f"key: {text}", where="here")
     assert document == {"key": value}
     assert type(document["key"]) is type(value)
+
+
+def bomb(levels: int) -> str:
+    """Lines of which each has the one before nine times."""
+    lines = ["a0: &a0 [x]", *(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, levels))]
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize(
+    "text", [bomb(9), bomb(40), "pools: &p [*p]", "extra: &e {name: *e}", "&a [*a]", "? &a [*a]\n: 1"]
+)
+def test_aliases_that_stand_for_more_than_a_machine_holds_are_refused_at_once(tmp_path: Path, text: str) -> None:
+    with pytest.raises(InvalidRequest, match=r"c\.yaml is not YAML: aliases stand for too much, or for themselves"):
+        load(tmp_path, text)
+
+
+def test_an_alias_stands_for_what_it_names() -> None:
+    assert config.documents("a: &a {b: 1}\nc: [*a, *a]", where="here") == [{"a": {"b": 1}, "c": [{"b": 1}] * 2}]
+
+
+def test_a_key_without_end_is_not_repeated_in_the_error(tmp_path: Path) -> None:
+    with pytest.raises(InvalidRequest) as error:
+        load(tmp_path, f"? {'k' * 900}\n: 1")
+    assert len(str(error.value)) < 350
