@@ -15,11 +15,11 @@ from tests.waiting import wait_for
 
 SECTIONS = """\
 leaves:
-	@setsid sleep 600 & echo $$! >left
+	@setsid sleep 600 & echo $$! >left; until grep -q sleep /proc/$$!/comm; do :; done
 bad:
 	@echo 'E   the reason'; seq 10000; exit 3
 endless:
-	@echo begun; sleep 600
+	@echo begun; env -i sleep 600; true
 image:
 	@echo also begun; touch image; sleep 600
 lint: # each waits for the other
