@@ -128,6 +128,8 @@ class Journal:
         if isinstance(record, dict) and "version" in record:
             return
         where = msgspec.convert(record, Where)
+        if not _is_below(where.cgroup) or not _is_below(where.file) or not where.file:
+            raise msgspec.ValidationError(f"{where} leads out of the hierarchy")
         place = where.cgroup, where.file
         if where.gone:
             self.entries.pop(place, None)
@@ -147,6 +149,11 @@ class Journal:
             raise
         self._lines = len(self.entries)
         return fd
+
+
+def _is_below(path: str) -> bool:
+    """Whether ``path`` stays where it is put: a restore writes there as root."""
+    return not path.startswith("/") and "\0" not in path and ".." not in path.replace(" ", "/").split("/")
 
 
 def _write(fd: int, records: list[str]) -> None:

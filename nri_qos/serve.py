@@ -6,12 +6,13 @@ import socket
 import threading
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from nri_qos.report import Report
 from ubhost.errors import HostFault, NotFound
 
 SOCKET = "nri-qos.sock"
+VERSION = 1  # of what is told
 TIMEOUT_S = 15.0
 _log = logging.getLogger(__name__)
 
@@ -32,14 +33,16 @@ def ask(folder: Path) -> dict[str, Any]:
                 content = json.load(answer)
     except (FileNotFoundError, ConnectionRefusedError) as error:
         raise NotFound(f"nri-qos does not run on this node: nobody answers at {path}") from error
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise HostFault(f"nri-qos does not answer at {path}: {error}") from error
-    assert isinstance(content, dict)
-    return content
+    is_ours = isinstance(content, dict) and content.get("version") == VERSION
+    if not is_ours:
+        raise HostFault(f"what answers at {path} is no nri-qos of this release: ask with the ubnode of its own")
+    return cast("dict[str, Any]", content)
 
 
 class StatusSocket(threading.Thread):
-    """Writes ``{"state": …, "pods": […]}`` to everyone who connects. The folder is root's alone."""
+    """Writes ``{"version": 1, "state": …, "pods": […]}`` to everyone who connects. The folder is root's alone."""
 
     def __init__(self, folder: Path, report: Report) -> None:
         """Listen.
@@ -73,7 +76,7 @@ class StatusSocket(threading.Thread):
     def _answer(self, peer: socket.socket) -> None:
         try:
             peer.settimeout(TIMEOUT_S)
-            content = {"state": self._report.state(), "pods": self._report.pods()}
+            content = {"version": VERSION, "state": self._report.state(), "pods": self._report.pods()}
             peer.sendall(json.dumps(content).encode())
         except OSError as error:
             _log.debug("nobody waited for the status", extra={"error": str(error)})
