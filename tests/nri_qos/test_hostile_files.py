@@ -1,4 +1,4 @@
-"""Files of cgroups that refuse, vanish or lie, a clock that jumps, and files of our own that nobody could have written."""
+"""Files of cgroups that refuse, vanish or lie, a clock that jumps, and files of our own that are not."""
 
 import errno
 import json
@@ -163,7 +163,8 @@ def test_a_disk_whose_numbers_make_no_sense_is_an_error_of_its_file(tree: Tree, 
     ("cgroup", "file"),
     [
         ("../../..", "outside"), ("pod/../../../../outside", "cpu.weight"), ("/etc", "passwd"), ("pod", "../outside"),
-        ("pod", "io.max ../../outside"), ("pod\0", "cpu.weight"), ("pod", "cpu\0"), ("pod", ""), ("pod", None), (7, "x"),
+        ("pod", "io.max ../../outside"), ("pod\0", "cpu.weight"), ("pod", "cpu\0"), ("pod", ""), ("pod", None),
+        (7, "x"),
     ],
 )  # fmt: skip
 def test_a_journal_that_leads_out_of_the_hierarchy_is_not_followed(
