@@ -3,6 +3,7 @@
 import json
 import os
 import subprocess
+import time
 import uuid
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -83,8 +84,17 @@ class Runtime:
     pods: dict[str, Pod] = field(default_factory=dict)
 
     def wait_until_ready(self) -> None:
-        """Wait for the socket, then for runtime and network."""
-        self.stub.Version(pb.VersionRequest(), timeout=CALL_S, wait_for_ready=True)
+        """Wait for the socket, then for the runtime, which says "not initialized yet" for a while after a boot."""
+        deadline = time.monotonic() + CALL_S
+        while True:
+            try:
+                self.stub.Version(pb.VersionRequest(), timeout=CALL_S, wait_for_ready=True)
+            except grpc.RpcError as error:
+                if "not initialized" not in str(error) or time.monotonic() > deadline:
+                    raise
+                time.sleep(0.2)
+            else:
+                return
 
     def conditions(self) -> dict[str, bool]:
         status = self.stub.Status(pb.StatusRequest(), timeout=CALL_S, wait_for_ready=True).status
