@@ -19,6 +19,10 @@ from e2e.inside.test_pools import MiB, create, fill, usage
 
 GROUP, POOL = "vgub", "thin"
 SIZE = 64 * MiB
+# The guest has no udev that would make device nodes, so LVM makes them: lvm.conf(5). So it is in a container.
+WITHOUT_UDEV = """devices { obtain_device_list_from_udev = 0 }
+activation { udev_sync = 0 udev_rules = 0 verify_udev_operations = 1 }
+"""
 
 
 def run(*command: str | Path) -> str:
@@ -33,15 +37,16 @@ def place(tmp_path: Path) -> Iterator[Path]:
     image = tmp_path / "image"
     with image.open("wb") as file:
         file.truncate(1024 * MiB)
+    Path("/etc/lvm/lvmlocal.conf").write_text(WITHOUT_UDEV)
     for module in ("loop", "dm_thin_pool"):
         run("modprobe", module)
     device = run("losetup", "-f", "--show", image)
-    run("vgcreate", GROUP, device)
-    run("lvcreate", "--type", "thin-pool", "-L", "900M", "-n", POOL, GROUP)
-    (tmp_path / "pool").mkdir()
-    config = f"pools: [{{name: fast, type: lvm, path: {tmp_path}/pool, thin_pool: {GROUP}/{POOL}}}]\n"
-    (tmp_path / "csi.yaml").write_text(config)
     try:
+        run("vgcreate", GROUP, device)
+        run("lvcreate", "--type", "thin-pool", "-L", "900M", "-n", POOL, GROUP)
+        (tmp_path / "pool").mkdir()
+        config = f"pools: [{{name: fast, type: lvm, path: {tmp_path}/pool, thin_pool: {GROUP}/{POOL}}}]\n"
+        (tmp_path / "csi.yaml").write_text(config)
         yield tmp_path
     finally:
         for point in reversed(mounts(tmp_path)):
