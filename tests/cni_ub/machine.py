@@ -179,7 +179,10 @@ class Machine:
     ) -> Answer:  # fmt: skip
         variables = self.environ(verb, pod, container, ifname) | environ
         stdin = conf if isinstance(conf, bytes) else json.dumps(conf).encode()
-        return Answer(*engine.run(self.host, variables, os.urandom(8).hex(), stdin))
+        answer = Answer(*engine.run(self.host, variables, os.urandom(8).hex(), stdin))
+        if verb == "ADD" and answer.code == 0:  # whatever was asked for, what was written down of it is believed
+            assert not any(record.is_damaged for record in self.host.ledger.of_attachment(container, ifname))
+        return answer
 
     def environ(self, verb: str, pod: str, container: str = "c1", ifname: str = "net1") -> dict[str, str]:
         return {

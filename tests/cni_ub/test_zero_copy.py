@@ -54,7 +54,7 @@ def test_sockets_that_the_host_does_not_have_are_refused_by_name(node: Simulated
     assert node.state() == before
 
 
-@pytest.mark.parametrize("size", ["1Xi", "-1", "1.5Mi", "Mi", "¹Mi"])
+@pytest.mark.parametrize("size", ["1Xi", "-1", "1.5.5Mi", "Mi", "¹Mi"])
 def test_a_senseless_size_is_named(node: SimulatedNode, size: str) -> None:
     code, message = node.call("ADD", sharing(node, "urma_1", 5, sharedMemory=size), pod="/run/netns/none").error
     assert (code, "sharedMemory" in message) == (7, True)
