@@ -8,32 +8,22 @@ Source: design section 4; containernetworking/cni SPEC.md 1.1.0, "ADD"; referenc
 """
 
 import logging
-import time
 from collections.abc import Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from cni_ub import results
+from cni_ub import recording, results, ways
 from cni_ub.addresses import addresses_of, routes_of
 from cni_ub.beside import beside
 from cni_ub.choice import choose_device
 from cni_ub.delegate import ipam_of
 from cni_ub.errors import DelegateFailed, Drifted
 from cni_ub.host import Host
-from cni_ub.identity import identity_of
 from cni_ub.ipam import Ipam, Running
 from cni_ub.node import Node
-from cni_ub.plan import (
-    Seen,
-    Wanted,
-    plan_configure,
-    plan_device,
-    plan_link,
-    plan_rates,
-    refuse_taken_name,
-)
-from cni_ub.protocol import NetConf, Request
+from cni_ub.plan import Seen, Wanted, plan_configure, plan_device, plan_link, plan_rates, refuse_taken_name
+from cni_ub.protocol import Request
 from cni_ub.rates import rates_of
 from cni_ub.release import release
 from cni_ub.results import Result
@@ -45,7 +35,7 @@ from ubhost.errors import Busy, InvalidRequest, NotFound, Unsupported
 from ubhost.kernel import netns
 from ubhost.model import Link
 from ubhost.provider import Device, Kind, Sharing
-from ubhost.record import Delegate, OriginalLink, Record, State
+from ubhost.record import Record
 
 LOG = logging.getLogger("cni_ub")
 
@@ -96,10 +86,11 @@ class _Attaching:
         self._remember(self._first_record(want, seen.host, ipam))
         try:
             given = self._attach(want, seen, ipam)
-            self._set_up_zero_copy(want, given)
+            self._set_up_ways(want, given)
             document = results.express(self._result(want, given), conf.version)
             self.host.stop.check()
-            self._remember(self._finished(want, given))
+            link = self.node.link_in_pod(want.ifname) if want.link else None
+            self._remember(recording.finished(self.record, link, given))
         except BaseException:
             release(self.host, self.record, self.node.pod, ipam)
             raise
@@ -155,31 +146,18 @@ class _Attaching:
             plan_link(want, seen)
 
     def _first_record(self, want: Wanted, link: Link | None, ipam: Ipam | None) -> Record:
-        request, device = self.request, self.device
-        return Record(
-            device.id,
-            request.container,
-            request.ifname,
-            request.conf.name,
-            State.ATTACHING,
-            request.netns,
-            netns.inode(self.node.pod) if self.node.pod is not None else 0,
-            self.node.cookie,
-            self.host.ledger.boot_id,
-            request.nonce,
-            time.time(),
-            request.pod,
-            request.args.get("K8S_POD_UID", ""),
-            self._exposed_by_us(),
-            _slots(device),
-            _original(link, want, self.node.host_addresses(link)) if link else None,
-            self.sharing is Sharing.EXCLUSIVE,
-            self._limit_before(want),
-            _wants_zero_copy(request.conf),
-            want.shaper,
-            Delegate(ipam.type, dict(ipam.config), _delegate_environ(request)) if ipam else None,
-            nodes=device.nodes,
-            is_shared=request.conf.is_shared,
+        """Say what is to be done, with all that is changed by it as it is now."""
+        is_exclusive = self.sharing is Sharing.EXCLUSIVE
+        return replace(
+            recording.first(self.request, self.device, ipam),
+            netns_inode=netns.inode(self.node.pod) if self.node.pod is not None else 0,
+            netns_cookie=self.node.cookie,
+            boot_id=self.host.ledger.boot_id,
+            members=self.device.members if is_exclusive else (),  # else the pod sees them anyway: not ours to take away
+            link=recording.original(link, want.ifname, self.node.host_addresses(link)) if link else None,
+            is_allocated=is_exclusive,
+            limit_mbps=self._limit_before(want),
+            shaper=want.shaper,
         )
 
     def _our_share(self, device: Device) -> Device:
@@ -193,10 +171,6 @@ class _Attaching:
             return device
         refuse_for_many(device.id, self.request.conf.qos)
         return share_of(device, self.others) if device.members else device  # what it is made of shows when allocated
-
-    def _exposed_by_us(self) -> tuple[str, ...]:
-        """On a host that shares its devices the pod sees them anyway, and they are not ours to take away."""
-        return self.device.members if self.sharing is Sharing.EXCLUSIVE else ()
 
     def _limit_before(self, want: Wanted) -> tuple[int, int] | None:
         if want.bandwidth is None:
@@ -241,28 +215,10 @@ class _Attaching:
         seen = self.node.observe_device(Seen(), device.members, limited, device.eids)
         self._refuse_missing(plan_device(want, seen))
 
-    def _set_up_zero_copy(self, want: Wanted, given: Result) -> None:
-        """Offer the pod better ways than TCP over its netdev, if it asked for them."""
-        conf, pod = self.request.conf, self.node.pod
-        if not self.record.is_zero_copy or pod is None:
-            return
-        from ubhost import zerocopy  # nobody else pays for it
-        from ubhost.paths import Sockets
-
-        ways = zerocopy.Attachment(
-            self.request.container,
-            self.request.ifname,
-            conf.name,
-            self.request.pod,
-            self.node.provider.kind,
-            self.device.id,
-            want.ifname if want.link else "",
-            tuple(ip["address"] for ip in given.ips),
-            tuple(eid for _, _, eid in self.record.eids),
-            Sockets(conf.sockets),
-            conf.shared_memory,
-        )
-        zerocopy.ZeroCopy(self.host.roots).attach(ways, pod)
+    def _set_up_ways(self, want: Wanted, given: Result) -> None:
+        if self.record.is_zero_copy and self.node.pod is not None:
+            ifname = want.ifname if want.link else ""
+            ways.set_up(self.host, self.request, self.record, self.node.provider.kind, ifname, given, self.node.pod)
 
     def _allocate(self) -> None:
         """Take the device from the host's manager, which may tell only then what it is made of.
@@ -279,7 +235,7 @@ class _Attaching:
             self._remember(replace(self.record, is_allocated=False))
         if not self.device.members:
             self.device = self._our_share(self.node.provider.device(self.device.id))
-            self._remember(replace(self.record, members=self.device.members, eids=_slots(self.device)))
+            self._remember(replace(self.record, members=self.device.members, eids=recording.slots(self.device)))
 
     def _refuse_missing(self, missing: tuple[Step, ...]) -> None:
         """Planned again from inside the pod, nothing may be left to do.
@@ -329,40 +285,12 @@ class _Attaching:
         shown = {key: value for key, value in interface.items() if value}
         return self.previous.with_interface(shown, given.ips, given.routes, dns)
 
-    def _finished(self, want: Wanted, given: Result) -> Record:
-        record = self.record
-        link = self.node.link_in_pod(want.ifname) if want.link else None
-        known = replace(record.link, pod_index=link.index) if record.link and link else record.link
-        said = {"ips": [dict(ip) for ip in given.ips], "routes": [dict(route) for route in given.routes]}
-        return replace(record, state=State.ATTACHED, link=known, given=said)
-
 
 _SHARED = (
     "{} cannot be given to one pod alone: the host shares devices with every network namespace. At boot, before"
     " containers start, run `urma_admin system set dev_sharing off` (RDMA: `rdma system set netns exclusive`), or set"
     " isolation to shared"
 )
-
-
-def _wants_zero_copy(conf: NetConf) -> bool:
-    return conf.sockets != "off" or conf.shared_memory > 0
-
-
-def _slots(device: Device) -> tuple[tuple[str, int, str], ...]:
-    return tuple((slot.device, slot.index, str(slot.eid)) for slot in device.eids if not slot.eid.is_zero)
-
-
-def _original(link: Link, want: Wanted, addresses: tuple[str, ...]) -> OriginalLink:
-    return OriginalLink(
-        link.name, link.index, link.mtu, link.mac, link.alias, link.qlen, link.is_up, link.altnames, addresses,
-        pod_name=want.ifname, group=link.group, is_promisc=link.is_promisc, identity=identity_of(link),
-        is_allmulti=link.is_allmulti, has_xdp=link.has_xdp,
-    )  # fmt: skip
-
-
-def _delegate_environ(request: Request) -> dict[str, str]:
-    """The part of the environment that DEL needs: no secrets of the runtime go to disk."""
-    return {key: value for key, value in request.environ.items() if key.startswith("CNI_") or key == "PATH"}
 
 
 def _plan_addresses(node: Node, want: Wanted, given: Result) -> tuple[Step, ...]:

@@ -13,6 +13,7 @@ from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 
+from cni_ub import ways
 from cni_ub.beside import beside
 from cni_ub.holding import held_by, look_at, netdev_of, node_of, others_of
 from cni_ub.host import Host
@@ -83,7 +84,7 @@ def _give_back_device(host: Host, record: Record, node: Node, held: Held, outcom
     plan = plan_device_release(held, seen)
     outcome.problems += _do(node, plan.device)
     outcome.problems += _do(node, plan.limits)
-    outcome.problems += _end_zero_copy(host, record)
+    outcome.problems += ways.end(host, record)
     if not any(other.is_allocated or other.is_damaged for other in others_of(host, record)):
         _free(node.provider, record, outcome)
 
@@ -97,18 +98,6 @@ def _bring_link_home(record: Record, node: Node, held: Held, ipam: Ipam | None, 
         outcome.problems.append(str(error))
     with _deleting(ipam, outcome.problems):  # the addresses are released while the link, silent by now, travels
         outcome.problems += _do(node, plan.home)
-
-
-def _end_zero_copy(host: Host, record: Record) -> list[str]:
-    if not record.is_zero_copy:
-        return []
-    from ubhost import zerocopy
-
-    try:
-        zerocopy.ZeroCopy(host.roots).detach(record.container, record.ifname)
-    except UbError as error:
-        return [f"zero-copy: {error}"]
-    return []
 
 
 def _free(provider: Provider, record: Record, outcome: Outcome) -> None:

@@ -1,4 +1,4 @@
-"""The changes that this plugin makes. Values only; ``cni_ub.node`` carries them out.
+"""The changes that this plugin makes. Values only; ``cni_ub.doing`` carries them out.
 
 A link is named by the side it is on and by its name there. Each step is one change that the kernel or the driver
 makes wholly or not at all; ``Move`` is one too, because who carries it out takes a half-done one back.
