@@ -423,3 +423,19 @@ def test_probe_says_when_a_pool_has_gone(driver: Driver) -> None:
     driver.pool.rename(driver.pool.with_name("moved"))
     with refused(Code.INTERNAL, naming="default"):
         driver.identity.Probe(csi.ProbeRequest())
+
+
+def test_an_expansion_that_whole_blocks_would_put_over_its_limit_is_refused(driver: Driver) -> None:
+    request = csi.CreateVolumeRequest(name="a", volume_capabilities=[capability(block=True)])
+    request.parameters["type"] = "block"
+    request.capacity_range.required_bytes = MiB
+    volume = driver.controller.CreateVolume(request).volume
+
+    def expand(required: int, limit: int) -> int:
+        wanted = csi.ControllerExpandVolumeRequest(volume_id=volume.volume_id)
+        wanted.capacity_range.required_bytes, wanted.capacity_range.limit_bytes = required, limit
+        return driver.controller.ControllerExpandVolume(wanted).capacity_bytes
+
+    with refused(Code.OUT_OF_RANGE, naming="whole blocks"):
+        expand(MiB + 1, MiB + 1)
+    assert expand(MiB + 1, 2 * MiB) == MiB + 4096
