@@ -115,7 +115,7 @@ class Belongings:
                 if name != "cni0"  # the bridge plugin makes it with the first pod and keeps it
             },
             eids=_eids(ROOT / "sys/class/ubcore"),
-            addresses=reserved_addresses(),
+            addresses=set(reserved_addresses()),
             ledger={path.name for path in (ROOT / "var/lib/ub-node/attachments").glob("*")},
             namespaces={path.name for path in Path("/run/netns").glob("*")},
         )

@@ -65,7 +65,8 @@ def links(netns: Path | None = None) -> dict[str, dict[str, Any]]:
     return {link["ifname"]: link for link in json.loads(text)}
 
 
-def reserved_addresses() -> set[str]:
-    """Return the addresses that host-local has given out."""
+def reserved_addresses() -> dict[str, str]:
+    """Return the addresses that host-local has given out, and to which container."""
     folder = Path("/var/lib/cni/networks/cluster")
-    return {path.name for path in folder.glob("*.*.*.*")} if folder.exists() else set()
+    files = folder.glob("*.*.*.*") if folder.exists() else ()
+    return {path.name: path.read_text().partition("\n")[0].strip() for path in files}
