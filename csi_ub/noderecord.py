@@ -8,7 +8,6 @@ mount flags are kept as the attributes they became.
 import hashlib
 import logging
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -116,6 +115,12 @@ class NodeRecords:
 
 
 @dataclass(frozen=True, slots=True)
+class _Debt:
+    volume: str
+    context: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
 class Debts:
     """Volumes that this node has attached, as a list that survives a reboot: ``folder`` holds one file for each.
 
@@ -133,12 +138,16 @@ class Debts:
         self._path(volume_id).unlink(missing_ok=True)
 
     def all(self) -> Iterator[tuple[str, dict[str, str]]]:
-        """Yield the ids and the contexts of attached volumes; an unreadable file is left out."""
+        """Yield the ids and the contexts of attached volumes; an unreadable file is logged and left out."""
         for path in sorted(self.folder.glob("*.json")):
-            with suppress(HostFault):
+            try:
                 content = statefile.read(path, _VERSION)
-                if content:
-                    yield str(content["volume"]), dict(content["context"])
+                debt = None if content is None else msgspec.convert(content, _Debt)
+            except (HostFault, msgspec.ValidationError) as error:
+                log.warning("unreadable record", extra={"path": str(path), "error": str(error)})
+                continue
+            if debt:
+                yield debt.volume, debt.context
 
     def _path(self, volume_id: str) -> Path:
         return self.folder / f"{volume_id}.json"

@@ -8,6 +8,7 @@ from csi_ub.model import Capability, Spec, Volume, VolumeType
 from csi_ub.pool import Pool
 from csi_ub.uses import unsupported
 from csi_ub.volumes import Volumes
+from ubhost import statefile
 from ubhost.errors import NotFound
 
 
@@ -58,12 +59,17 @@ class OwnVolumes:
             return [each.node for each in volume.publications]
         try:
             return [each.node for each in pool.users(volume.id)]
-        except NotFound:
-            return []  # deleted just now
+        except (NotFound, statefile.Damaged):
+            return []  # deleted just now, or not to be told: its condition says so
 
     def condition(self, volume: Volume, pool: Pool) -> csi_pb2.VolumeCondition:
         reach = self.volumes.reach(volume, pool)
-        return answers.condition(lambda: self.engine(volume).verify(reach))
+
+        def verify() -> None:
+            pool.users(volume.id)  # it cannot be deleted or given to another node as long as that is not to be told
+            self.engine(volume).verify(reach)
+
+        return answers.condition(verify)
 
     def answer(self, volume: Volume, pool: Pool) -> csi_pb2.Volume:
         engine = self.engine(volume)

@@ -79,12 +79,20 @@ class Share:
 
 
 def attachments(share: Path) -> tuple[Attachment, ...]:
-    """Return the nodes that use the volume of ``share``, in the order of their tags."""
+    """Return the nodes that use the volume of ``share``, in the order of their tags.
+
+    Raises:
+        HostFault: a note cannot be read, so that somebody may use it of whom nobody knows.
+    """
     found = []
     for path in sorted((share / "nodes").glob("[0-9a-f]*.json")):
         content = statefile.read(path, VERSION)
-        if content is not None:
+        if content is None:
+            continue
+        try:
             found.append(msgspec.convert(content, Attachment))
+        except msgspec.ValidationError as error:
+            raise statefile.Damaged(f"{path.resolve()} does not say which node uses the volume: {error}") from error
     return tuple(found)
 
 

@@ -100,7 +100,9 @@ class Shelf(Generic[R]):
         if content is None:
             return None
         record = self._record(content, f"{self.home}/{id_}")
-        return record if record.id == id_ else None
+        if record.id != id_:  # not "no such thing": whoever deletes it would be told that it has gone
+            raise statefile.Damaged(f"record of {self.kind} {id_} in {self.root} is that of {record.id!r}")
+        return record
 
     def all(self) -> Iterator[R]:
         """Yield every record, in the order of ids; an unreadable one is logged and left out.
