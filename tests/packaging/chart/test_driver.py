@@ -1,6 +1,7 @@
 """The CSI driver on each node and its sidecars: they meet at one socket, wherever the driver runs."""
 
 import re
+import subprocess
 from collections.abc import Mapping
 from pathlib import PurePosixPath
 
@@ -47,6 +48,16 @@ def test_the_folder_of_every_pool_is_there_in_the_driver(render: Render) -> None
         if volume["name"] == "pool-fast"
     ]
     assert path == "/data/ub"
+
+
+def test_a_pool_that_needs_the_nodes_own_lvm_is_refused_in_a_pod(render: Render) -> None:
+    pool = ("pools[0].name=thin", "pools[0].path=/data/thin", "pools[0].type=lvm", "pools[0].thin_pool=vg0/thin")
+    settings = [f"csi.config.{setting}" for setting in pool]
+    with pytest.raises(subprocess.CalledProcessError) as caught:
+        render(*settings)
+    assert "pool thin is of type lvm" in caught.value.stderr
+    assert "csi.driver=host" in caught.value.stderr
+    assert render("csi.driver=host", *settings)
 
 
 def test_the_probes_of_the_driver_ask_the_port_of_the_livenessprobe(render: Render) -> None:
