@@ -86,7 +86,9 @@ def test_why_a_section_failed_is_said_once_more_at_the_end(checkout: Path) -> No
 
 
 def test_lanes_run_side_by_side_and_are_shown_one_after_another(checkout: Path) -> None:
-    done = subprocess.run([checkout / ".ci/run", "test-plain", "build", "e2e"], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [checkout / ".ci/run", "test-plain", "build", "e2e"], capture_output=True, text=True, check=False
+    )
     shown = [line for line in done.stdout.splitlines() if line.endswith("done") or line.startswith("=====")]
     assert [line.split(" (")[0] for line in shown[:-1]] == [
         *("===== test-plain", "plain is done", "===== build", "build is done", "===== e2e", "both are done")
