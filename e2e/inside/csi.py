@@ -1,5 +1,6 @@
 """What a cluster does with a CSI driver: its provisioner creates a volume, each kubelet stages and publishes it."""
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,8 +24,16 @@ class Node:
     channel: grpc.Channel
 
     def create(self, name: str, **parameters: str) -> pb.Volume:
+        """Make a volume; what is not ready yet is asked for again, as the provisioner does."""
         request = pb.CreateVolumeRequest(name=name, volume_capabilities=[shared()], parameters=parameters)
-        return rpc.ControllerStub(self.channel).CreateVolume(request, timeout=CALL_S).volume
+        deadline = time.monotonic() + CALL_S
+        while True:
+            try:
+                return rpc.ControllerStub(self.channel).CreateVolume(request, timeout=CALL_S).volume
+            except grpc.RpcError as error:
+                if error.code() is not grpc.StatusCode.UNAVAILABLE or time.monotonic() > deadline:
+                    raise
+                time.sleep(1)
 
     def delete(self, volume: pb.Volume) -> None:
         request = pb.DeleteVolumeRequest(volume_id=volume.volume_id)
