@@ -201,7 +201,7 @@ class Kubelet:
 
     # What the node offers
 
-    def wait_for(self, resource: str, *, healthy: int, total: int | None = None, timeout_s: float = 20) -> Endpoint:
+    def wait_for(self, resource: str, *, healthy: int, total: int | None = None, timeout_s: float = 60) -> Endpoint:
         """Wait until the node offers exactly so many devices.
 
         Raises:

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -114,8 +115,8 @@ class SimulatedNode:
             stderr=subprocess.PIPE,
         )
         if process.stdin:
-            process.stdin.write(conf if isinstance(conf, bytes) else json.dumps(conf).encode())
-            process.stdin.close()
+            with suppress(BrokenPipeError), process.stdin:  # it may refuse its variables before it reads
+                process.stdin.write(conf if isinstance(conf, bytes) else json.dumps(conf).encode())
             process.stdin = None
         return Call(process)
 

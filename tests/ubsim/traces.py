@@ -8,7 +8,7 @@ from pathlib import Path
 from ubhost.kernel import mountinfo
 from ubhost.kernel.rtnl import Rtnl
 
-OURS = (b"ubsim.daemon", b"csi_ub")
+OURS = (b"ubsim.daemon", b"csi_ub")  # modules that a Python runs
 IP_NETNS = {"/run/netns"}  # which ip makes a mount of when it first names a namespace, and keeps
 
 
@@ -39,6 +39,6 @@ def _daemons() -> Iterator[str]:
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():
             with contextlib.suppress(OSError):
-                command = (folder / "cmdline").read_bytes()
-                if any(name in command for name in OURS):
+                words = (folder / "cmdline").read_bytes().split(b"\0")
+                if any(name in words for name in OURS):
                     yield folder.name
