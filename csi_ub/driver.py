@@ -62,8 +62,9 @@ def prepare(mode: Mode, node_id: str, config: Config, roots: Roots) -> Driver:
     controller = Controller(volumes, has_fencing=config.fencing, is_apart=is_apart)
     volumes.offer()
     volumes.peers.offer(forward.VERB, forward.answer(controller, groups))
-    # A controller beside the driver of a node has no address of its own among the peers, and nothing to be asked for.
-    if volumes.peers.hosts and not is_apart:
+    # A controller beside the driver of a node has no address of its own among the peers, and nothing to be asked for. A
+    # driver whose node is the only peer is asked by it, too.
+    if (volumes.peers.hosts or volumes.peers.address) and not is_apart:
         PeerServer(volumes.peers).start()
     supervisor.serve(volumes)
 

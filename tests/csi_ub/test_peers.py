@@ -148,3 +148,11 @@ def test_a_controller_that_owns_nothing_hands_each_call_to_the_owner(start: Star
         nodes[0].kill()
         with refused(Code.UNAVAILABLE, naming="node0"):
             apart.delete(id_)
+
+
+def test_the_only_node_of_a_cluster_answers_a_controller_beside_it(start: StartDriver, free_port: int) -> None:
+    config = {"peers": [{"node": "node0", "address": "127.0.0.1"}], "peer_port": free_port}
+    node, apart = start("node0", config=config), start("apart", mode="controller", config=config)
+    volume = node.create(required=1 << 20)
+    asked = csi.ControllerGetVolumeRequest(volume_id=volume.volume_id)
+    assert apart.controller.ControllerGetVolume(asked).volume.volume_id == volume.volume_id
