@@ -6,13 +6,14 @@ Keys, certificates and tokens are made for it and lie in its folder; it dies wit
 import base64
 import contextlib
 import json
+import os
 import secrets
 import shutil
 import signal
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -118,11 +119,20 @@ def control_plane(folder: Path, programs: Path) -> Iterator[ControlPlane]:
 
 
 @contextlib.contextmanager
-def process(folder: Path, program: Path, *arguments: str) -> Iterator["subprocess.Popen[bytes]"]:
+def process(
+    folder: Path, program: Path, *arguments: str, env: Mapping[str, str] | None = None
+) -> Iterator["subprocess.Popen[bytes]"]:
     """Run a program; its log is ``folder/NAME.log``. It is told to end at the end, and killed if it does not."""
     command = ["setpriv", "--pdeathsig", "KILL", str(program), *arguments]
     with (folder / f"{program.name}.log").open("wb") as log:
-        running = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+        running = subprocess.Popen(
+            command,
+            env={**os.environ, **(env or {})},
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
     try:
         yield running
     finally:
