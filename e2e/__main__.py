@@ -26,7 +26,7 @@ from e2e.payload import payload
 
 REPO = Path(__file__).parents[1]
 OUTPUT = REPO / "build" / "e2e"
-TESTS_S = 1500.0
+TESTS_S = 2100.0
 PYTEST = ("-p", "no:cacheprovider", "--import-mode=importlib", "-W", "error", "-ra", "--color=no", "--durations=10")
 INSIDE_ENV = {
     "PYTHONPATH": "/mnt/payload:/mnt/payload/proto:/usr/lib/ub-e2e/python",
