@@ -93,14 +93,11 @@ drills:         ## upgrades, kills and restarts under 20 pods that come and go, 
 kubernetes:     ## Kubernetes itself, from its Go modules, for tests (once, 10 min)
 	@e2e/kubernetes/build
 
-test-apiserver: ## the Helm chart, given to a real API server (needs Go; the first time 10 min, then 1 min)
+test-apiserver: sidecars ## the chart and its sidecars, with a real API server (needs Go; the first time 20 min, then 1 min)
 	@e2e/kubernetes/build etcd kube-apiserver >/dev/null && packaging/setup test && .venv/bin/pytest $(PYTEST_OPTIONS) -m apiserver
 
 sidecars:       ## the CSI sidecars that the chart names, from their Go modules, for tests (once, 8 min)
-	@e2e/kubernetes/build-sidecars csi-provisioner csi-resizer csi-attacher csi-snapshotter snapshot-controller
-
-test-sidecars: sidecars ## the chart's sidecars at work, between a real API server and ub-csi (needs Go; 2 min, the first time 20)
-	@e2e/kubernetes/build etcd kube-apiserver >/dev/null && packaging/setup test && .venv/bin/pytest $(PYTEST_OPTIONS) -m apiserver -k sidecar
+	@e2e/kubernetes/build-sidecars csi-provisioner csi-resizer csi-attacher csi-snapshotter snapshot-controller >/dev/null
 
 e2e-kubernetes: kubernetes ## a cluster of one node: kubelet in the guest gives pods our devices, volumes and QoS (5 min)
 	@packaging/setup e2e && UB_E2E_KUBERNETES=1 $(PY) -m e2e -k kubernetes
@@ -114,4 +111,4 @@ guest:          ## what e2e needs and nothing of ours is in: the guest's image, 
 e2e:            ## the built executables on a real node: QEMU, containerd, three NUMA nodes
 	@packaging/setup e2e && $(PY) -m e2e
 
-.PHONY: sidecars test-sidecars guest test-plain test-links test-volumes e2e-long test-apiserver kubernetes e2e-kubernetes drills docs manifests bench-csi bench-nri bench-qos consistency consistency-short conformance help setup demo test test-kernel test-binary test-chart release image bench-cni bench-startup bench-agent bench-zerocopy lint fmt type proto build e2e
+.PHONY: sidecars guest test-plain test-links test-volumes e2e-long test-apiserver kubernetes e2e-kubernetes drills docs manifests bench-csi bench-nri bench-qos consistency consistency-short conformance help setup demo test test-kernel test-binary test-chart release image bench-cni bench-startup bench-agent bench-zerocopy lint fmt type proto build e2e
