@@ -11,8 +11,7 @@ from ubproto.csi.v1 import csi_pb2 as pb
 from ubproto.csi.v1 import csi_pb2_grpc as rpc
 
 from e2e.inside import csi
-
-MiB = 1 << 20
+from e2e.inside.files import MiB, fill
 
 
 @pytest.fixture
@@ -39,18 +38,6 @@ def create(node: csi.Node, name: str, size: int, snapshot: str = "") -> pb.Volum
     if snapshot:
         request.volume_content_source.snapshot.snapshot_id = snapshot
     return rpc.ControllerStub(node.channel).CreateVolume(request, timeout=csi.CALL_S).volume
-
-
-def fill(file: Path, size: int) -> int:
-    """Write up to ``size`` bytes; return how many there was room for."""
-    with file.open("wb", buffering=0) as out:
-        for written in range(0, size, MiB):
-            try:
-                out.write(os.urandom(MiB))
-                os.fsync(out.fileno())
-            except OSError:
-                return written
-    return size
 
 
 def usage(node: csi.Node, volume: pb.Volume, path: Path) -> pb.VolumeUsage:

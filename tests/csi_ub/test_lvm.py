@@ -5,7 +5,6 @@ Real thin volumes are in the guest: e2e/inside/test_lvm.py.
 
 import os
 import subprocess
-import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +16,7 @@ from ubproto.csi.v1 import csi_pb2 as csi
 
 from csi_ub.pools.lvm import LvmSpace
 from csi_ub.pools.thin import Thin
+from e2e.inside.files import MiB, counting, fill, is_of_one_moment
 from tests.csi_ub import lvm
 from tests.csi_ub.driver import RWO, RWX, Driver, StartDriver, capability, refused, ubnode
 from ubhost.errors import HostFault, Unsupported
@@ -27,7 +27,6 @@ pytestmark = [
     pytest.mark.skipif(not os.access("/dev/loop-control", os.W_OK), reason="loop devices need the machine's own root"),
 ]
 Code = grpc.StatusCode
-MiB = 1 << 20
 SIZE = 32 * MiB
 
 
@@ -76,18 +75,6 @@ def used(driver: Driver, volume: csi.Volume, use: csi.VolumeCapability | None = 
 def given_back(driver: Driver, volume: csi.Volume) -> None:
     driver.unpublish(volume)
     driver.unstage(volume)
-
-
-def fill(file: Path, size: int) -> int:
-    """Write up to ``size`` bytes; return how many there was room for."""
-    with file.open("wb", buffering=0) as out:
-        for written in range(0, size, MiB):
-            try:
-                out.write(os.urandom(MiB))
-                os.fsync(out.fileno())
-            except OSError:
-                return written
-    return size
 
 
 def usage(driver: Driver, volume: csi.Volume) -> csi.VolumeUsage:
@@ -166,30 +153,16 @@ def test_a_snapshot_of_a_volume_that_is_written_to_is_of_one_moment_and_takes_no
     driver: Driver, place: Path
 ) -> None:
     volume = create(driver)
-    target, done = used(driver, volume), threading.Event()
+    target = used(driver, volume)
     fill(target / "large", 8 * MiB)
-
-    def write() -> None:
-        number = 0
-        while not done.is_set():
-            number += 1
-            for name in ("first", "second"):  # whoever sees the second sees the first, or a later one
-                (target / f"{name}.new").write_text(str(number))
-                (target / f"{name}.new").rename(target / name)
-
-    writer = threading.Thread(target=write)
-    writer.start()
-    try:
+    with counting(target):
         taken = [snapshot(driver, volume, f"snapshot{number}") for number in range(3)]
-    finally:
-        done.set()
-        writer.join()
     given_back(driver, volume)
     driver.delete(volume.volume_id)
     for number, each in enumerate(taken):
         clone = create(driver, f"clone{number}", 2 * SIZE, snapshot=each)
         shown = used(driver, clone)
-        assert int((shown / "first").read_text()) - int((shown / "second").read_text()) in (0, 1)
+        assert is_of_one_moment(shown)
         assert (shown / "large").stat().st_size == 8 * MiB
         whole = fill(shown / "more", 30 * MiB) == 30 * MiB
         assert whole or not lvm.can_grow(), "a clone may be larger than what it is made from"
