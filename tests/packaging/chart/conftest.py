@@ -3,9 +3,12 @@
 Helm and kubeconform are installed with Go in pinned versions; the schemas are those of Kubernetes itself.
 """
 
+import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +62,27 @@ def tool(name: str) -> str:
         pytest.skip(done.stderr.strip())
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
+
+
+def built(script: str, *names: str) -> list[Path]:
+    """Return where a script of ours has built programs; it builds nothing now, and without them the test is skipped."""
+    environ = {**os.environ, "UB_E2E_BUILT": "1"}
+    done = subprocess.run([ROOT / script, *names], env=environ, capture_output=True, text=True, check=False)
+    if done.returncode == 3:
+        pytest.skip(done.stderr.strip())
+    assert done.returncode == 0, done.stderr
+    return [Path(line) for line in done.stdout.split()]
+
+
+@cache
+def sidecar_source(sidecar: str, part: str = "") -> Path:
+    """Return the folder of a sidecar's Go module in the release that the chart names; ``part``: of one beside it."""
+    image = yaml.safe_load((CHART / "values.yaml").read_text())["csi"]["sidecars"][sidecar]
+    version = image.rpartition(":")[2]
+    module = f"github.com/kubernetes-csi/external-{sidecar}{part}/{version.partition('.')[0]}@{version}"
+    got = call("go", "-C", "/", "mod", "download", "-json", module)
+    assert got.returncode == 0, got.stdout + got.stderr
+    return Path(json.loads(got.stdout)["Dir"])
 
 
 def render_text(helm: str, *settings: str) -> str:

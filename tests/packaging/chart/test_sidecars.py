@@ -1,15 +1,12 @@
 """The sidecars of others, in the releases that the chart names: what their own source says of rights and flags."""
 
-import json
 import re
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from tests.packaging.chart.conftest import CHART, CONTROLLER, EVERYTHING, Render, call, containers
+from tests.packaging.chart.conftest import CHART, CONTROLLER, EVERYTHING, Render, containers, sidecar_source
 
 pytestmark = [pytest.mark.chart, pytest.mark.usefixtures("helm")]  # where Helm comes from, there is Go
 
@@ -24,16 +21,6 @@ UNUSED = {("", "pods", verb) for verb in ("get", "list", "watch")}  # the resize
 Right = tuple[str, str, str]  # group, resource, verb
 
 
-@cache
-def source(sidecar: str) -> Path:
-    image = yaml.safe_load((CHART / "values.yaml").read_text())["csi"]["sidecars"][sidecar]
-    version = image.rpartition(":")[2]
-    module = f"github.com/kubernetes-csi/external-{sidecar}/{version.partition('.')[0]}@{version}"
-    got = call("go", "-C", "/", "mod", "download", "-json", module)
-    assert got.returncode == 0, got.stdout + got.stderr
-    return Path(json.loads(got.stdout)["Dir"])
-
-
 def flat(rules: list[dict[str, Any]]) -> set[Right]:
     return {
         (group, resource, verb)
@@ -46,7 +33,7 @@ def flat(rules: list[dict[str, Any]]) -> set[Right]:
 
 @pytest.mark.parametrize("sidecar", RULES)
 def test_a_sidecar_may_what_its_own_release_asks_for(sidecar: str) -> None:
-    documents = yaml.safe_load_all((source(sidecar) / RULES[sidecar]).read_text())
+    documents = yaml.safe_load_all((sidecar_source(sidecar) / RULES[sidecar]).read_text())
     [asked] = [flat(one["rules"]) for one in documents if one and one["kind"] == "ClusterRole"]
     roles = yaml.safe_load((CHART / "roles.yaml").read_text())
     given = flat(roles[sidecar]) | flat(roles.get(f"group-{sidecar}", ()))
@@ -55,7 +42,8 @@ def test_a_sidecar_may_what_its_own_release_asks_for(sidecar: str) -> None:
 
 @pytest.mark.parametrize("sidecar", RULES)
 def test_a_sidecar_knows_every_flag_and_feature_that_it_is_given(render: Render, sidecar: str) -> None:
-    text = "".join(file.read_text() for folder in ("cmd", "pkg") for file in (source(sidecar) / folder).rglob("*.go"))
+    source = sidecar_source(sidecar)
+    text = "".join(file.read_text() for folder in ("cmd", "pkg") for file in (source / folder).rglob("*.go"))
     # Defined in a library of all sidecars.
     known = set(re.findall(r'"([a-z][-a-z]+|[A-Z]\w+)"', text)) | {"csi-address", "leader-election"}
     found = [

@@ -2,8 +2,6 @@
 
 import contextlib
 import json
-import os
-import subprocess
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -12,7 +10,7 @@ import pytest
 
 from e2e.kubernetes.api import Api, Manifest, names, namespace
 from e2e.kubernetes.controlplane import ControlPlane, control_plane
-from tests.packaging.chart.conftest import KUBERNETES, call
+from tests.packaging.chart.conftest import KUBERNETES, built, call
 from tests.packaging.conftest import ROOT
 
 SPACE = "ub-system"
@@ -20,13 +18,8 @@ SPACE = "ub-system"
 
 @pytest.fixture(scope="session")
 def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
-    environ = {**os.environ, "UB_E2E_BUILT": "1"}
-    build = ROOT / "e2e/kubernetes/build"
-    built = subprocess.run([build, "etcd", "kube-apiserver"], env=environ, capture_output=True, text=True, check=False)
-    if built.returncode == 3:
-        pytest.skip(built.stderr.strip())
-    assert built.returncode == 0, built.stderr
-    with control_plane(tmp_path_factory.mktemp("plane"), Path(built.stdout.split()[0]).parent) as plane:
+    etcd, _ = built("e2e/kubernetes/build", "etcd", "kube-apiserver")
+    with control_plane(tmp_path_factory.mktemp("plane"), etcd.parent) as plane:
         yield plane
 
 

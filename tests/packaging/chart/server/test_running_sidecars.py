@@ -5,9 +5,6 @@ bind a claim, release a volume. Nothing is mounted. The same with a kubelet: e2e
 """
 
 import contextlib
-import json
-import os
-import subprocess
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,9 +17,8 @@ from ubproto.csi.v1 import csi_pb2 as csi
 from e2e.kubernetes.api import Api, Manifest
 from e2e.kubernetes.controlplane import ControlPlane, process
 from tests.csi_ub.driver import Driver
-from tests.packaging.chart.conftest import CONTROLLER, Render, call, container, of_kind
+from tests.packaging.chart.conftest import CONTROLLER, Render, built, container, of_kind, sidecar_source
 from tests.packaging.chart.server.conftest import SPACE, is_established
-from tests.packaging.conftest import ROOT
 
 pytestmark = pytest.mark.apiserver
 
@@ -52,14 +48,10 @@ class Cluster:
 
 
 def programs() -> dict[str, Path]:
-    """Return the sidecars, and the controller that snapshots need beside theirs; skip without them."""
+    """Return the sidecars, and the controller that snapshots need beside theirs."""
     names = ("csi-provisioner", "csi-resizer", "csi-attacher", "csi-snapshotter", "snapshot-controller")
-    command, environ = (ROOT / "e2e/kubernetes/build-sidecars", *names), {**os.environ, "UB_E2E_BUILT": "1"}
-    built = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
-    if built.returncode == 3:
-        pytest.skip(built.stderr.strip())
-    assert built.returncode == 0, built.stderr
-    return {name.removeprefix("csi-"): Path(path) for name, path in zip(names, built.stdout.split(), strict=True)}
+    paths = built("e2e/kubernetes/build-sidecars", *names)
+    return {name.removeprefix("csi-"): path for name, path in zip(names, paths, strict=True)}
 
 
 @pytest.fixture(scope="module")
@@ -112,10 +104,7 @@ def driver(folder: Path, node: str, mode: str, settings: str) -> Iterator[Driver
 
 def definitions() -> list[Manifest]:
     """Return the definitions of snapshots as objects, which whoever wants snapshots installs."""
-    module = "github.com/kubernetes-csi/external-snapshotter/client/v8@v8.6.0"
-    got = call("go", "-C", "/", "mod", "download", "-json", module)
-    assert got.returncode == 0, got.stdout + got.stderr
-    folder = Path(json.loads(got.stdout)["Dir"]) / "config/crd"
+    folder = sidecar_source("snapshotter", "/client") / "config/crd"
     files = [file for file in sorted(folder.glob("*_*.yaml")) if "_volumesnapshotclasses" not in file.name]  # is there
     made = [yaml.safe_load(file.read_text()) for file in files]
     for one in made:
