@@ -28,7 +28,7 @@ import msgspec
 
 from ubhost import statefile
 from ubhost.errors import Busy, HostFault, InvalidRequest
-from ubhost.plausible import is_plausible
+from ubhost.plausible import is_plausible, is_unicode
 from ubhost.record import Record
 from ubhost.roots import Roots
 
@@ -126,7 +126,7 @@ class Ledger:
             raise HostFault(f"cannot read {self.folder}: {error.strerror}") from error
         for entry in entries:
             parts = entry.removesuffix(".json").split(SEPARATOR, 2)
-            if entry.endswith(".json") and len(parts) == 3 and all(map(_is_name, parts[:2])) and _is_text(entry):
+            if entry.endswith(".json") and len(parts) == 3 and all(map(_is_name, parts[:2])) and is_unicode(entry):
                 yield parts[0], parts[1], parts[2]
 
     def _read(self, names: tuple[str, str, str]) -> Record:
@@ -172,15 +172,6 @@ class Ledger:
 
 def _is_name(name: str) -> bool:
     return bool(name) and "/" not in name and SEPARATOR not in name and not name.startswith(".")
-
-
-def _is_text(name: str) -> bool:
-    """Whether a file name is one that we wrote; no request names in other bytes than UTF-8."""
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _wait(fd: int, byte: int, name: str, patience: float) -> None:

@@ -148,10 +148,11 @@ def _is_file_name(name: str) -> bool:
 
 def _is_text(text: str) -> bool:
     """Text of the environment or of a path, which a system call takes and people can be shown."""
-    return "\0" not in text and _is_unicode(text)
+    return "\0" not in text and is_unicode(text)
 
 
-def _is_unicode(text: str) -> bool:
+def is_unicode(text: str) -> bool:
+    """Whether text can be written as UTF-8: bytes that are none come from the kernel as halves of surrogate pairs."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -174,5 +175,5 @@ def _is_json(value: object, depth: int = 0) -> bool:
     elif isinstance(value, list):
         inner = value
     else:
-        return _is_unicode(value) if isinstance(value, str) else not isinstance(value, float) or value - value == 0
+        return is_unicode(value) if isinstance(value, str) else not isinstance(value, float) or value - value == 0
     return depth <= _MAX_DEPTH and all(_is_json(part, depth + 1) for part in inner)

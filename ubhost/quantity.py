@@ -27,7 +27,7 @@ def thousandths(amount: object) -> int:
     Raises:
         InvalidRequest: it is no amount, a negative one, or more than ``MOST``.
     """
-    return _scaled(str(amount), 1000, f"{_shown(amount)} is no quantity such as 500m, 2 or 1Gi")
+    return _amount(amount, 1000)
 
 
 def whole(amount: object) -> int:
@@ -36,7 +36,7 @@ def whole(amount: object) -> int:
     Raises:
         InvalidRequest: see ``thousandths``.
     """
-    return _scaled(str(amount), 1, f"{_shown(amount)} is no quantity such as 500m, 2 or 1Gi")
+    return _amount(amount, 1)
 
 
 def size(amount: object) -> int:
@@ -55,6 +55,10 @@ def size(amount: object) -> int:
 def number(text: str) -> int | None:
     """Return the number that ``text`` is, in at most 19 digits from 0 to 9; ``None`` if it is none."""
     return int(text) if _NUMBER.fullmatch(text) else None
+
+
+def _amount(amount: object, scale: int) -> int:
+    return _scaled(str(amount), scale, f"{_shown(amount)} is no quantity such as 500m, 2 or 1Gi")
 
 
 def _scaled(text: str, scale: int, error: str) -> int:
